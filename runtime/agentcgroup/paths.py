@@ -1,0 +1,19 @@
+"""Where things are on a host, in one place. docs/architecture.md says who writes what."""
+
+from pathlib import Path
+
+RUN_DIR = Path("/run/agentcgroup")
+LIB_DIR = Path("/var/lib/agentcgroup")
+LOG_DIR = Path("/var/log/agentcgroup")
+SHARE_DIR = Path("/usr/share/agentcgroup")
+CONFIG_DIR = Path("/etc/agentcgroup")
+CONFIG_FILE = CONFIG_DIR / "agentcgroup.yaml"
+
+# Later directories win by name: the vendor's files, then the administrator's.
+POLICY_DIRS = (SHARE_DIR / "policies.d", CONFIG_DIR / "policies.d")
+
+
+def data_dir() -> Path:
+    """The directory that holds `schemas/`: /usr/share/agentcgroup, or oci-config/ when run from a checkout."""
+    checkout = Path(__file__).resolve().parents[2] / "oci-config"
+    return checkout if (checkout / "schemas").is_dir() else SHARE_DIR
