@@ -1,10 +1,8 @@
-/* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * What the hook writes into the copy of the shim that it lays over an image's shell.
+/* What the hook tells the shim, in the shim's own file.
  *
- * The copy is the shim followed by the image's own shell. The hook finds this structure in the shim's file by its
- * magic, which occurs once, and fills in the rest; so the shim learns who it is without a read at run time.
- */
+ * The shim holds one struct agc_payload in .data. The hook copies the shim to /run/agentcgroup/shims/KEY, puts the
+ * image's own shell behind it and fills the struct in, so that the shim finds the real shell even where
+ * /dev/agentcgroup is not visible (bwrap --dev /dev). The hook finds the struct by its magic. All little endian. */
 #ifndef AGC_PAYLOAD_H
 #define AGC_PAYLOAD_H
 
@@ -12,16 +10,15 @@
 
 #define AGC_PAYLOAD_MAGIC "AGCSHIM1"
 
-/* Little endian, 8-byte aligned. */
 struct agc_payload {
-	char magic[8];
-	uint64_t shim_len;  /* where the image's shell begins in the file; 0: none was appended */
-	uint64_t shell_len; /* its length; nothing follows it */
-	uint32_t ack_ms;    /* how long the daemon may take to answer */
-	uint32_t flags;     /* none yet: 0 */
-	char name[32];      /* the file below AGC_DIR/real/ to run, NUL-terminated */
+    char magic[8];      /* AGC_PAYLOAD_MAGIC without a NUL; once in the shim, 8-byte aligned */
+    uint64_t shim_len;  /* bytes; offset of the appended shell in the file. 0: nothing is appended */
+    uint64_t shell_len; /* bytes; length of the appended shell */
+    uint32_t ack_ms;    /* ms to wait for the daemon; 0: the default, 200 */
+    uint32_t flags;     /* none yet */
+    char name[32];      /* NUL-padded; the real shell is /dev/agentcgroup/real/NAME */
 };
 
-_Static_assert(sizeof(struct agc_payload) == 64, "the hook patches this layout");
+_Static_assert(sizeof(struct agc_payload) == 64, "hook and shim are built apart and must agree");
 
 #endif
