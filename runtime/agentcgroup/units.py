@@ -37,7 +37,7 @@ def parse_size(text: str | int) -> int:
         return _bounded(text, text)
     match = _SIZE.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
     if match is None:
-        raise UserError(f"{_shown(text)} is not a size: {_size_advice(text)}")
+        raise UserError(f"{quoted(text)} is not a size: {_size_advice(text)}")
     number, prefix = match.groups()
     return _bounded(int(Fraction(number) * 1024 ** _POWER.get(prefix or "", 0)), text)
 
@@ -53,9 +53,9 @@ def parse_duration(text: str | int | float) -> float:
         text = str(text)
     seconds = _seconds(text.strip()) if len(text) <= MAX_TEXT else None
     if seconds is None:
-        raise UserError(f"{_shown(text)} is not a duration: write one such as 90s, 5min or 1h30m")
+        raise UserError(f"{quoted(text)} is not a duration: write one such as 90s, 5min or 1h30m")
     if seconds > MAX_SECONDS:
-        raise UserError(f"{_shown(text)} is longer than a year: write a shorter duration")
+        raise UserError(f"{quoted(text)} is longer than a year: write a shorter duration")
     return float(seconds)
 
 
@@ -85,9 +85,15 @@ def format_seconds(seconds: float) -> str:
     return _two(hours // 24, "d", hours % 24, "h")
 
 
+def quoted(text: str | int) -> str:
+    """What somebody wrote, as a message repeats it: in quotes, cut at 64 characters."""
+    whole = str(text)
+    return f'"{whole}"' if len(whole) <= MAX_TEXT else f'"{whole[: MAX_TEXT - 3]}..."'
+
+
 def _bounded(count: int, text: str | int) -> int:
     if count > MAX_BYTES:
-        raise UserError(f"{_shown(text)} is larger than any memory: write a smaller size")
+        raise UserError(f"{quoted(text)} is larger than any memory: write a smaller size")
     return count
 
 
@@ -110,11 +116,6 @@ def _seconds(text: str) -> Fraction | None:
             return None
         total, at = total + Fraction(number) * _SECONDS[unit], part.end()
     return total if text and at == len(text) else None
-
-
-def _shown(text: str | int) -> str:
-    whole = str(text)
-    return f'"{whole}"' if len(whole) <= MAX_TEXT else f'"{whole[: MAX_TEXT - 3]}..."'
 
 
 def _decimal(value: float) -> str:

@@ -1,0 +1,108 @@
+"""What a new shell is and what it gets: class, limit and where the limit comes from (design: sections 4 and 5). Pure decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from agentcgroup.commandline import Command
+from agentcgroup.hint import Hint, Percent, render_size
+from agentcgroup.outcome import Clamp
+from agentcgroup.policy.model import Policy, Rule
+from agentcgroup.subtree import FLOOR, Limits, cpu_max
+
+Kind = Literal["call", "shell", "helper", "agent"]
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one call gets. Memory in bytes, time in seconds; `source` says in words where the memory limit comes from."""
+
+    kind: Kind
+    memory: int
+    source: str
+    clamps: tuple[Clamp, ...] = ()
+    pids: int = 0
+    time: float | None = None
+    cpu_weight: int | None = None
+    cpu: float | None = None
+
+    def writes(self) -> tuple[tuple[str, str], ...]:
+        """The grant as cgroup files and values."""
+        files = [("memory.max", str(self.memory)), ("pids.max", str(self.pids))]
+        if self.cpu_weight is not None:
+            files.append(("cpu.weight", str(self.cpu_weight)))
+        if self.cpu is not None:
+            files.append(("cpu.max", cpu_max(self.cpu)))
+        return tuple(files)
+
+
+def directory_files(policy: Policy, limits: Limits) -> tuple[tuple[str, str], ...]:
+    """What is written to each directory ahead of its call; `observe` sets nothing."""
+    if policy.mode == "observe":
+        return ()
+    files = (("memory.oom.group", "1"), *default_grant(policy, limits).writes())
+    if policy.memory.swap_max is not None:
+        files = (("memory.swap.max", str(policy.memory.swap_max.of(limits.total))), *files)
+    return files
+
+
+def default_grant(policy: Policy, limits: Limits) -> Grant:
+    """The grant of a call that says nothing."""
+    call = policy.call
+    return Grant(
+        kind="call",
+        memory=limits.call(call.memory.default),
+        source="default",
+        pids=call.pids_max,
+        time=call.time_max,
+        cpu_weight=call.cpu_normal,
+        cpu=limits.cpu,
+    )
+
+
+def kind_of(command: Command, rule: Rule | None) -> Kind:
+    """A rule's word first; an interactive or stdin-fed shell has no time budget of its own."""
+    if rule is not None and rule.as_ is not None:
+        return rule.as_
+    return "shell" if command.kind == "shell" else "call"
+
+
+def grant(policy: Policy, limits: Limits, kind: Kind, hint: Hint, origin: str) -> Grant:
+    """The default changed by a hint as far as the policy allows. `origin` names the hint's source for texts."""
+    base = replace(default_grant(policy, limits), kind=kind)
+    if kind != "call":
+        base = replace(base, time=None)
+    clamps: list[Clamp] = []
+    if hint.memory is not None:
+        asked = _bytes(policy, limits, hint.memory)
+        memory = _least(clamps, "memory", asked, limits.call(policy.call.memory.max))
+        word = hint.memory if isinstance(hint.memory, str) else render_size(asked)
+        base = replace(base, memory=max(memory, FLOOR), source=f"{origin} {word}")
+    if hint.pids is not None:
+        base = replace(base, pids=_least(clamps, "pids", hint.pids, base.pids))
+    if hint.time is not None and kind == "call":
+        base = replace(base, time=hint.time if base.time is None else _least(clamps, "time", hint.time, base.time))
+    if isinstance(hint.cpu, str):
+        return replace(base, cpu_weight=getattr(policy.call, f"cpu_{hint.cpu}"), clamps=tuple(clamps))
+    if hint.cpu is not None:
+        cores = hint.cpu if base.cpu is None else _least(clamps, "cpu", hint.cpu, base.cpu)
+        base = replace(base, cpu=cores)
+    return replace(base, clamps=tuple(clamps))
+
+
+def _least(clamps: list[Clamp], key: str, asked: Number, most: Number) -> Number:
+    """`asked`, or `most` and a note that it was less than asked."""
+    if asked > most:
+        clamps.append(Clamp(key, asked, most))
+    return min(asked, most)
+
+
+def _bytes(policy: Policy, limits: Limits, asked: str | int | Percent) -> int:
+    """Bytes that a hint asks for, before the policy's maximum."""
+    if isinstance(asked, str):
+        return limits.call(getattr(policy.call.memory, asked))
+    if isinstance(asked, Percent):
+        return int(limits.calls_max * asked.value / 100)
+    return asked

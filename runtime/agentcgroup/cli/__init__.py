@@ -1,0 +1,42 @@
+"""`agentcgroup`: what an operator asks and does by hand. Each subcommand is a module of this package with `register`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from agentcgroup import __version__
+from agentcgroup.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; completions and the manual page are made from it."""
+    from agentcgroup.cli import policy, run, show, unwrap, why
+
+    top = argparse.ArgumentParser(prog="agentcgroup", description="Tool calls of agents in containers, each in its own cgroup.")
+    top.add_argument("--version", action="version", version=f"agentcgroup {__version__}")
+    top.add_argument("--debug", action="store_true", help="show where in the program an error came from")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (show, why, policy, unwrap, run):
+        module.register(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script `agentcgroup`. Returns the exit status; errors are one line on stderr."""
+    options = parser().parse_args(argv)
+    try:
+        return int(options.run(options))
+    except (UserError, OSError) as error:
+        if options.debug:
+            raise
+        for line in str(error).splitlines():
+            print(f"agentcgroup: {line}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,251 @@
+"""agentcgroupd: reads policies and configuration, serves the hook, governs containers until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentcgroup import __version__, cgroup, config as configs, control, hookserver, journal, paths, systemd
+from agentcgroup.errors import UserError
+from agentcgroup.governor import Governor, prepare_run_dir
+from agentcgroup.loop import Loop
+from agentcgroup.policy import annotations, load
+from agentcgroup.policy.model import Policy
+from agentcgroup.records import Ledger
+
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4  # mlockall(2)
+
+
+class Daemon:
+    """Everything that lives as long as the process."""
+
+    def __init__(self, config: configs.Config, run_dir: Path, policy_dirs: Sequence[Path]) -> None:
+        self.loop = Loop(_report)
+        self.policy_dirs = policy_dirs
+        self.config = config
+        self.policies = load.load_policies(policy_dirs)
+        prepare_run_dir(run_dir)
+        records = config.records
+        ledger = Ledger(records.dir, records.max_size, records.keep)
+        self.governor = Governor(self.loop, config, self.policy_for, ledger, run_dir, cgroup.mount_point())
+        self._say_broken()
+        self._mark_required()
+        self.governor.adopt()
+        self._servers = [
+            hookserver.MessageServer(self.loop, _hook_listener(run_dir), self.answer_hook),
+            hookserver.MessageServer(
+                self.loop, hookserver.listen(run_dir / "control.sock", 0o600), control.Control(self).answer
+            ),
+        ]
+        self._watch_signals()
+        self._keep_watchdog_fed()
+
+    # --- policies ---------------------------------------------------------------------------------------------
+
+    def policy_for(self, notes: dict[str, str], engine: str) -> Policy:
+        """The policy that a container's annotations name, overrides applied. Raises UserError."""
+        choice = annotations.choose(notes, engine, self.config)
+        if choice is None:
+            raise UserError("no policy is meant for this container")
+        policy = self.policies.get(choice.policy_name)
+        return annotations.apply_overrides(policy, choice.overrides, choice.tighten_only) if choice.overrides else policy
+
+    def reload(self) -> None:
+        """SIGHUP: read configuration and policies again; what cannot be read leaves the old ones in force."""
+        systemd.notify("RELOADING=1", f"MONOTONIC_USEC={_monotonic_us()}")
+        try:
+            self.config = configs.load()
+            self.governor.config = self.config
+        except UserError as error:
+            journal.send(f"the old configuration stays in force: {error}", 3)
+        self.policies = load.load_policies(self.policy_dirs)
+        self._say_broken()
+        self._mark_required()
+        for container in self.governor.containers.values():
+            self._reload_container(container.record.id)
+        systemd.notify("READY=1")
+
+    def _reload_container(self, container_id: str) -> None:
+        container = self.governor.containers[container_id]
+        try:
+            container.change_policy(self.policy_for(container.record.annotations, container.record.engine))
+        except UserError as error:
+            journal.send(
+                f"{container.record.name} keeps its policy as it was: {error}", 4, AGENTCGROUP_CONTAINER=container_id
+            )
+
+    def _say_broken(self) -> None:
+        for error in self.policies.errors.values():
+            for line in str(error).splitlines():
+                journal.send(line, 3)
+
+    def _mark_required(self) -> None:
+        """Which policies are `required` must be known to the hook even when this daemon is down."""
+        directory = paths.LIB_DIR / "required"
+        directory.mkdir(parents=True, exist_ok=True)
+        wanted = {name for name, policy in self.policies.policies.items() if policy.required}
+        for name in wanted:
+            (directory / name).touch()
+        for marker in directory.iterdir():
+            if marker.name not in wanted and marker.name not in self.policies.errors:
+                marker.unlink(missing_ok=True)
+
+    # --- the hook ---------------------------------------------------------------------------------------------
+
+    def answer_hook(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """One message of the hook protocol."""
+        op = request.get("op")
+        if op == "plan":
+            return self._plan(request)
+        if op == "register":
+            return self._register(str(request.get("id")))
+        if op == "ready":
+            self.governor.ready(str(request.get("id")), _texts(request, "injected"), _texts(request, "notes"))
+            return None
+        if op == "stop":
+            self.governor.stopped(str(request.get("id")))
+            return None
+        return {"refuse": f"unknown request {str(op)[:40]!r}", "required": False}
+
+    def _plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        notes = {str(k): str(v) for k, v in dict(request.get("annotations") or {}).items()}
+        engine = str(request.get("engine") or "other")
+        required = notes.get("agentcgroup.required") == "true"
+        try:
+            choice = annotations.choose(notes, engine, self.config)
+            if choice is None:
+                return {"refuse": "the annotation is for another container", "required": False, "quiet": True}
+            required = required or choice.required or self._is_required(choice.policy_name)
+            policy = self.policy_for(notes, engine)
+        except UserError as error:
+            return {"refuse": str(error), "required": required}
+        required = required or policy.required
+        cooperative = _texts(request, "cooperative")
+        if required and cooperative:
+            why = ", ".join(cooperative)
+            return {"refuse": f'policy "{policy.name}" is required, but limits would be cooperative: {why}', "required": True}
+        return {
+            "policy": policy.name,
+            "required": required,
+            "inject": True,
+            "shells": list(policy.shells),
+            "ack_ms": self.config.ack_ms,
+        }
+
+    def _is_required(self, name: str) -> bool:
+        """A broken policy that was required stays so."""
+        return name in self.policies.errors and (paths.LIB_DIR / "required" / name).exists()
+
+    def _register(self, container_id: str) -> dict[str, Any]:
+        try:
+            notes = self.governor.register(container_id)
+        except (UserError, OSError) as error:
+            journal.send(f"not registered: {error}", 3, AGENTCGROUP_CONTAINER=container_id)
+            return {"refuse": str(error), "required": False}
+        for note in notes:
+            journal.send(note, 5, AGENTCGROUP_CONTAINER=container_id)
+        return {"ok": True, "notes": notes}
+
+    # --- the process ------------------------------------------------------------------------------------------
+
+    def _watch_signals(self) -> None:
+        reader, writer = socket.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda _n, _f: None)
+        self._signal_ends = (reader, writer)
+        self.loop.add(reader.fileno(), select.EPOLLIN, lambda _e: self._signals(reader))
+
+    def _signals(self, reader: socket.socket) -> None:
+        for number in reader.recv(64):
+            if number == signal.SIGHUP:
+                self.reload()
+            elif number in (signal.SIGTERM, signal.SIGINT):
+                self.loop.stop()
+
+    def _keep_watchdog_fed(self) -> None:
+        interval = systemd.watchdog_interval()
+        if interval:
+            systemd.notify("WATCHDOG=1")
+            self.loop.after(interval / 2, self._keep_watchdog_fed)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        systemd.notify("READY=1", f"STATUS={len(self.governor.containers)} containers")
+        gc.freeze()  # start-up objects need no more looking at: shorter pauses on the call path
+        self.loop.run()
+        systemd.notify("STOPPING=1")
+        self.governor.close()
+        for server in self._servers:
+            server.close()
+
+
+def _hook_listener(run_dir: Path) -> socket.socket:
+    """The socket that systemd holds for us, so that containers started during a restart wait; else our own."""
+    inherited = systemd.listen_sockets()
+    return inherited[0] if inherited else hookserver.listen(run_dir / "hook.sock", 0o600)
+
+
+def _texts(request: dict[str, Any], key: str) -> list[str]:
+    value = request.get(key)
+    return [str(item)[:4096] for item in value[:64]] if isinstance(value, list) else []
+
+
+def _monotonic_us() -> int:
+    import time
+
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+
+
+def _report(error: BaseException) -> None:
+    """A fault in a handler: whole in the journal, and the daemon goes on."""
+    text = "".join(traceback.format_exception(error))
+    journal.send(f"fault in the daemon, it goes on: {error}", 3, AGENTCGROUP_TRACEBACK=text)
+
+
+def protect() -> None:
+    """An agent's memory pressure must not reach the one who handles it: no paging, last to be OOM-killed, many files."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
+    try:
+        Path("/proc/self/oom_score_adj").write_text("-900")
+    except OSError:
+        journal.send("oom_score_adj could not be lowered", 5)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script `agentcgroupd`."""
+    parser = argparse.ArgumentParser(prog="agentcgroupd", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--config", type=Path, default=paths.CONFIG_FILE, help="configuration file (default: %(default)s)")
+    parser.add_argument("--run-dir", type=Path, default=paths.RUN_DIR, help="sockets and state (default: %(default)s)")
+    parser.add_argument("--policies", type=Path, action="append", help="policy directory, may be repeated; later ones win")
+    options = parser.parse_args(argv)
+    try:
+        os.umask(0o022)
+        daemon = Daemon(configs.load(options.config), options.run_dir, options.policies or paths.POLICY_DIRS)
+    except (UserError, OSError) as error:
+        print(f"agentcgroupd: {error}", file=sys.stderr)
+        return 1
+    protect()
+    daemon.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,314 @@
+"""All governed containers: registration, the life of their calls, adoption after a restart (design: sections 3, 4 and 9)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentcgroup import feedback, journal, judge, observe, record as records
+from agentcgroup.call import Call
+from agentcgroup.cgroup import Cgroup
+from agentcgroup.config import Config
+from agentcgroup.container import FEEDBACK_KEPT, NOTHING, Container
+from agentcgroup.errors import UserError
+from agentcgroup.hint import Hint
+from agentcgroup.kmsg import OomLog
+from agentcgroup.loop import Loop
+from agentcgroup.outcome import Outcome, result
+from agentcgroup.policy.model import Policy
+from agentcgroup.reaper import Reaper
+from agentcgroup.records import Ledger
+
+#: A call this short, that ended by itself and met no limit, is not looked into on its way out (the shim does not ask either).
+FRESH_S = 1.0
+
+
+class Governor:
+    """Containers by id. Everything but the reaper and the ledger's disk runs on the loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: Config,
+        policy_for: Callable[[dict[str, str], str], Policy],
+        ledger: Ledger,
+        run_dir: Path,
+        top: Path,
+    ) -> None:
+        self.loop = loop
+        self.config = config
+        self.policy_for = policy_for
+        self.ledger = ledger
+        self.run_dir = run_dir
+        self.top = top
+        self.containers: dict[str, Container] = {}
+        self.reaper = Reaper()
+        self.oom = OomLog()
+        self._filling: set[str] = set()
+
+    # --- containers -------------------------------------------------------------------------------------------
+
+    def register(self, container_id: str) -> list[str]:
+        """Govern the container of which the hook has written the record. Raises UserError. Returns notes."""
+        if not records.ID.fullmatch(container_id):
+            raise UserError("that is no container id")
+        record = records.load(self._record_path(container_id))
+        policy = self.policy_for(record.annotations, record.engine)
+        self.forget(container_id)
+        if not Cgroup(record.tree).exists():
+            raise UserError(f"{record.tree} does not exist: the hook has not made the subtree")
+        record.policy, record.registered = policy.name, True
+        container = Container(self, record, policy, self.top)
+        self.containers[container_id] = container
+        notes = [f"not written: {knob}" for knob in container.govern()]
+        if record.cooperative:
+            notes.append(f"limits are cooperative here: {', '.join(record.cooperative)}")
+        self._save(container)
+        container.watch_end()
+        return notes
+
+    def forget(self, container_id: str) -> None:
+        """The container has ended: settle its calls, drop its socket. Its directories are the engine's to remove."""
+        container = self.containers.pop(container_id, None)
+        if container is not None:
+            container.close()
+
+    def ended(self, container_id: str) -> None:
+        """Forget a container and everything of it under /run, unless it has been started again meanwhile."""
+        self.forget(container_id)
+        if self._started_again(container_id):
+            return
+        shutil.rmtree(self.run_dir / "c" / container_id, ignore_errors=True)
+        self._record_path(container_id).unlink(missing_ok=True)
+
+    def stopped(self, container_id: str) -> None:
+        """The engine's poststop: it only speeds up what `cgroup.events` says as well."""
+        container = self.containers.get(container_id)
+        if container is None or not container.tree.populated():
+            self.ended(container_id)
+
+    def _started_again(self, container_id: str) -> bool:
+        try:
+            return Cgroup(records.load(self._record_path(container_id)).tree).populated()
+        except (UserError, OSError):
+            return False
+
+    def adopt(self) -> None:
+        """After a start: govern what lives, sweep what is dead (the hook's records say what there was)."""
+        (self.run_dir / "containers").mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted((self.run_dir / "containers").glob("*.json")):
+            try:
+                self._adopt_one(path)
+            except (UserError, OSError) as error:
+                journal.send(f"{path}: not adopted: {error}", 4, AGENTCGROUP_CONTAINER=path.stem)
+        known = {path.stem for path in (self.run_dir / "containers").glob("*.json")}
+        for leftover in (self.run_dir / "c").glob("*"):
+            if leftover.name not in known:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    def _adopt_one(self, path: Path) -> None:
+        record = records.load(path)
+        if not Cgroup(record.tree).populated():
+            self.ended(path.stem)
+            return
+        self.register(record.id)
+        container = self.containers[record.id]
+        for directory in sorted(Path(record.tree, "calls").iterdir()):
+            if directory.name.isdigit() and directory.is_dir():
+                self._adopt_call(container, int(directory.name))
+        journal.send(f"container {record.name} adopted, {len(container.calls)} calls running", 6, AGENTCGROUP_CONTAINER=record.id)
+
+    def _adopt_call(self, container: Container, number: int) -> None:
+        if container.pool.ready(number):
+            return
+        slot = container.adopt_slot(number)
+        slot.cgroup.try_write("cgroup.freeze", 0)
+        if slot.populated():
+            call = container.admit(slot, NOTHING, None, Hint(), "default")
+            call.began, call.status = time.monotonic(), None
+        else:
+            container.discard(slot)
+
+    def _record_path(self, container_id: str) -> Path:
+        return self.run_dir / "containers" / f"{container_id}.json"
+
+    def _save(self, container: Container) -> None:
+        """Numbers are never given twice, so a block of them is reserved in the record ahead of use."""
+        record = container.record
+        record.next_call = container.pool.next_number + records.RESERVED
+        records.store(record, self._record_path(record.id))
+
+    def ready(self, container_id: str, injected: list[str], notes: list[str]) -> None:
+        """The hook's last word: what it put where."""
+        container = self.containers.get(container_id)
+        if container is not None:
+            container.record.injected = injected
+            container.record.notes += notes
+            self._save(container)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def begin(self, call: Call) -> None:
+        """A call was admitted."""
+        container = call.container
+        if call.grant.time is not None and container.policy.mode == "enforce":
+            call.timers.append(self.loop.after(call.grant.time, lambda: call.terminate("time")))
+        container.watch.arm()
+
+    def freshen(self, container: Container) -> None:
+        """Have the limits above the container read again, if they were not just now."""
+        now = time.monotonic()
+        if now - container.refreshed > FRESH_S:
+            container.refreshed = now
+            self.loop.when_idle(container.refresh)
+
+    def refill(self, container: Container) -> None:
+        """Make ready what calls have taken, when there is nothing else to do."""
+        if container.record.id not in self._filling:
+            self._filling.add(container.record.id)
+            self.loop.when_idle(lambda: self._fill(container))
+
+    def _fill(self, container: Container) -> None:
+        self._filling.discard(container.record.id)
+        if container.closed:
+            return
+        if container.pool.fill():
+            self.refill(container)
+        for slot in container.pool.lost():
+            container.discard(slot)
+        if container.pool.next_number >= container.record.next_call:
+            self._save(container)
+
+    def memory_event(self, call: Call, events: dict[str, int]) -> None:
+        """A counter of memory.events changed: keep the figures, for they may be gone a moment later."""
+        if events.get("oom", 0) > call.last_events.get("oom", 0):
+            call.note_neighbours()
+        call.sample()
+
+    def signalled(self, call: Call) -> None:
+        """The shim passed a signal on: a held call gets its grace to handle it."""
+        if call.held_since is not None:
+            call.release()
+
+    def shell_ended(self, call: Call) -> str:
+        """The shell is gone: deal with what it left, and say what happened. Returns the text for stderr."""
+        call.shell_ended = time.monotonic()
+        if call.slot.populated():
+            self._orphans(call)
+        outcome = self._judge(call)
+        lines = feedback.compose(outcome, call.container.limits.call(call.container.policy.call.memory.max))
+        if lines:
+            self._publish(call, outcome, lines)
+        return "".join(line + "\n" for line in lines)
+
+    def _judge(self, call: Call) -> Outcome:
+        outcome = call.outcome(self.oom)
+        failures = call.container.failures
+        key = outcome.command_class
+        if outcome.oom_kills or outcome.ended == "stall":
+            failures[key] = failures.get(key, 0) + (0 if call.counted else 1)
+            call.counted = True
+            outcome.repeat_failures = failures[key]
+        elif outcome.status == 0:
+            failures.pop(key, None)
+        if len(failures) > 256:
+            failures.pop(next(iter(failures)))
+        outcome.would = observe.would(outcome, call) if call.container.policy.mode == "observe" else ()
+        return outcome
+
+    def _orphans(self, call: Call) -> None:
+        """The policy for processes that outlive their shell (claude-code#82433, #84647)."""
+        call.orphans = call.names()
+        call.orphan_action = call.container.policy.call.orphans
+        if call.container.policy.mode == "observe":
+            call.orphan_action = "keep"
+        if call.orphan_action == "kill" and call.orphans:
+            call.terminate("orphans")
+
+    def shim_gone(self, call: Call) -> None:
+        """The shim hung up: it is over when the cgroup is empty too."""
+        if call.slot.populated():
+            if call.shell_ended is None:
+                call.shell_ended = time.monotonic()
+                self._orphans(call)
+            return
+        self.settle(call)
+
+    def emptied(self, call: Call) -> None:
+        """Nothing lives in the cgroup: it is over when the shim has hung up too."""
+        call.sample()
+        if call.connection is None:
+            self.settle(call)
+
+    def settle(self, call: Call) -> None:
+        """The end: write the record, forget the call, remove its directory."""
+        container = call.container
+        if container.calls.pop(call.number, None) is None:
+            return
+        call.cancel_timers()
+        if not call.relocated:
+            outcome = self._judge(call)
+            self.ledger.write(outcome, container.policy.records.command)
+            self._tell_journal(outcome)
+        if call.connection is not None:
+            self.loop.remove(call.connection.fileno())
+            call.connection.close()
+            call.connection = None
+        container.discard(call.slot)
+
+    def _publish(self, call: Call, outcome: Outcome, lines: list[str]) -> None:
+        """The JSON twin of what the agent was told, beside the socket; the newest FEEDBACK_KEPT stay."""
+        directory = call.container.run_dir / "feedback"
+        with contextlib.suppress(OSError):
+            directory.mkdir(mode=0o755, exist_ok=True)
+            temporary = directory / f".{call.number}"
+            temporary.write_text(feedback.twin(outcome, lines))
+            temporary.rename(directory / f"{call.number}.json")
+            call.container.told.append(call.number)
+            if len(call.container.told) > FEEDBACK_KEPT:
+                (directory / f"{call.container.told.popleft()}.json").unlink(missing_ok=True)
+
+    def _tell_journal(self, outcome: Outcome) -> None:
+        """One journal entry for a call that something happened to; the ledger has them all."""
+        word = result(outcome)
+        if outcome.ended or outcome.oom_kills or outcome.pids_denied or outcome.held_s:
+            journal.send(
+                f"call {outcome.number} of {outcome.name} ({outcome.command.first_word}): {word}",
+                5,
+                AGENTCGROUP_CONTAINER=outcome.container,
+                AGENTCGROUP_CALL=str(outcome.number),
+                AGENTCGROUP_RESULT=word,
+                AGENTCGROUP_PEAK=str(outcome.peak_bytes),
+            )
+
+    def complain(self, container: Container, text: str) -> None:
+        """Something odd from inside a container: at most one line a minute each."""
+        now = time.monotonic()
+        if now - container.complained > 60:
+            container.complained = now
+            journal.send(f"{container.record.name}: {text}", 4, AGENTCGROUP_CONTAINER=container.record.id)
+
+    # --- the CLI's view ---------------------------------------------------------------------------------------
+
+    def overview(self) -> list[dict[str, Any]]:
+        """One row a container for `agentcgroup ps`."""
+        return [container.row() for container in self.containers.values()]
+
+    def close(self) -> None:
+        """Stop governing; limits stay as they are and shims fall back."""
+        for container in list(self.containers.values()):
+            container.detach()
+        self.reaper.close()
+
+
+def prepare_run_dir(run_dir: Path) -> None:
+    """The directories below /run/agentcgroup with their modes: containers see only their own c/ID."""
+    for name, mode in (("", 0o755), ("c", 0o711), ("shims", 0o711), ("containers", 0o700)):
+        path = run_dir / name
+        path.mkdir(parents=True, exist_ok=True)
+        os.chmod(path, mode)

@@ -1,0 +1,82 @@
+"""Who is at the other end of a socket: host pids and the host's /proc, never what the peer says (design: section 4)."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from dataclasses import dataclass
+
+#: SO_PEERPIDFD, Linux 6.5 (commit 7b26952a91cf, include/uapi/asm-generic/socket.h).
+SO_PEERPIDFD = 77
+_UCRED = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A process as the host sees it: `cgroup` is the path after `0::` in /proc/PID/cgroup."""
+
+    pid: int
+    ppid: int
+    comm: str
+    start_time: int
+    cgroup: str
+
+
+def read_proc(pid: int, name: str) -> bytes:
+    """/proc/PID/NAME; b"" when the process is gone or may not be read."""
+    try:
+        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def look(pid: int) -> Peer | None:
+    """What /proc says of `pid`; None when it is gone."""
+    stat = read_proc(pid, "stat").decode(errors="replace")
+    head, paren, tail = stat.rpartition(")")
+    if not paren:
+        return None
+    fields = tail.split()
+    cgroup = unified(read_proc(pid, "cgroup").decode(errors="replace"))
+    return Peer(pid, int(fields[1]), head.partition("(")[2], int(fields[19]), cgroup)
+
+
+def unified(text: str) -> str:
+    """The cgroup2 path of a /proc/PID/cgroup text; "" without one."""
+    for line in text.splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    return ""
+
+
+def identify(connection: socket.socket) -> Peer | None:
+    """The peer, proved alive after its /proc was read, so that a reused pid cannot be mistaken for it; None: it is gone."""
+    pid, _uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    pidfd = _pidfd(connection, pid)
+    if pidfd < 0:
+        return None
+    try:
+        peer = look(pid)
+        gone = select.poll()
+        gone.register(pidfd, select.POLLIN)
+        return None if gone.poll(0) else peer
+    finally:
+        os.close(pidfd)
+
+
+def _pidfd(connection: socket.socket, pid: int) -> int:
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError:  # before Linux 6.5, or the peer is gone
+        try:
+            return os.pidfd_open(pid)
+        except OSError:
+            return -1

@@ -1,0 +1,61 @@
+"""Values that contradict each other, which neither a schema nor a field by itself can see.
+
+Two values of one file must agree. A value that was inherited, or is a default, may be larger than what contains it:
+the daemon cuts it, and a policy with a small memory.max need not repeat every size. Only what cannot be cut is checked
+across files: the agent's own memory, and the order of the hint words.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from agentcgroup.policy.model import Policy, Size
+from agentcgroup.policy.schema import Problem
+
+# (smaller, larger, whether it holds across files)
+ORDER = (
+    ("memory.high", "memory.max", False),
+    ("memory.agent_min", "memory.max", True),
+    ("memory.agent_min", "memory.agent_max", True),
+    ("memory.agent_max", "memory.max", False),
+    ("memory.reserve", "memory.max", False),
+    ("call.memory.low", "call.memory.medium", True),
+    ("call.memory.medium", "call.memory.high", True),
+    ("call.memory.high", "call.memory.max", False),
+    ("call.memory.default", "call.memory.max", False),
+    ("call.memory.max", "memory.max", False),
+    ("call.memory.default", "memory.max", False),
+    ("call.pids_max", "pids_max", False),
+    ("call.cpu_low", "call.cpu_normal", True),
+    ("call.cpu_normal", "call.cpu_high", True),
+)
+
+
+def check(policy: Policy, mine: str) -> Iterator[Problem]:
+    """Contradictions in a resolved policy that involve a value whose provenance begins with `mine`."""
+    for low, high, across in ORDER:
+        below, above = value_of(policy, low), value_of(policy, high)
+        here, there = (policy.provenance.get(key, "default") for key in (low, high))
+        own = [key for key, place in ((low, here), (high, there)) if place.startswith(mine)]
+        if len(own) < (1 if across else 2) or _fits(below, above):
+            continue
+        aside = "" if len(own) == 2 else f" ({there if own == [low] else f'the first from {here}'})"
+        other = high if own[0] == low else low
+        yield Problem(own[0], f"{low} {below} exceeds {high} {above}{aside}: lower {low} or raise {high}", other)
+
+
+def value_of(policy: Policy, key: str) -> Any:
+    """The value of a dotted key."""
+    value: Any = policy
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _fits(below: Any, above: Any) -> bool:
+    """Whether below <= above. Bytes and percentages cannot be compared before the container is there."""
+    if below is None or above is None:
+        return True
+    if isinstance(below, Size):
+        pairs = ((below.bytes, above.bytes), (below.percent, above.percent))
+        return all(a is None or b is None or a <= b for a, b in pairs)
+    return bool(below <= above)

@@ -1,0 +1,141 @@
+"""The table of a policy's fields: how each is read, and in which direction a container may tighten it.
+
+The keys are the leaves of policy.schema.json (a test compares the two); `extends` is used up by load.py.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from agentcgroup.errors import UserError
+from agentcgroup.policy.model import LADDER, MIB, IoLimit, Rule, Rung, Size
+from agentcgroup.policy.patterns import compiled
+from agentcgroup.units import format_seconds, parse_duration, parse_size, quoted
+
+# lower: less is tighter, none is no limit. claim: less is tighter, none is 0. weight: less is tighter, none is 100.
+# A tuple lists a field's values, tightest first. more: a longer list is tighter. fixed: a tenant may not touch it.
+Tighter = Literal["lower", "claim", "weight", "more", "fixed"] | tuple[Any, ...]
+
+PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
+DEVICE = re.compile(r"\d{1,4}:\d{1,7}|/dev(/(?!\.)[\w.:+@-]+)+", re.ASCII)
+DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`read` turns a value that the schema let pass into the model's, or each item of a list; it raises UserError.
+
+    `single`: an annotation may set it.
+    """
+
+    read: Callable[[Any], Any]
+    tighter: Tighter = "fixed"
+    single: bool = True
+    each: bool = False
+
+
+def read_size(value: str | int, least: int = MIB) -> Size:
+    """A percentage from 0 to 100, or bytes: at least `least`, or 0 if that is 0. Raises UserError."""
+    match = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match and float(match[1]) > 100:
+        raise UserError(f"{value} is more than there is: write 100% or less")
+    if match:
+        return Size(percent=float(match[1]))
+    size = Size(parse_size(value))
+    if (size.bytes or least) < MIB:
+        raise UserError(f"{size} is less than 1 MiB: write {size.bytes or 512}M if MiB are meant")
+    return size
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value == "none" else read(value)
+
+
+def _duration(least: float, most: float) -> Callable[[Any], float]:
+    def read(value: str | float) -> float:
+        seconds = parse_duration(value)
+        if not least <= seconds <= most:
+            limits = f"{format_seconds(least)} to {format_seconds(most)}"
+            raise UserError(f"{format_seconds(seconds)} is out of range: write {limits}")
+        return seconds
+
+    return read
+
+
+def _io(value: dict[str, dict[str, str | int]]) -> tuple[IoLimit, ...]:
+    for device in value:
+        if not DEVICE.fullmatch(device):
+            raise UserError(f"{quoted(device)} is not a device: write a path such as /dev/sda, or MAJ:MIN such as 8:0")
+    return tuple(
+        IoLimit(device, {name: parse_size(rate) for name, rate in limits.items()}) for device, limits in value.items()
+    )
+
+
+def _rungs(value: list[Rung]) -> tuple[Rung, ...]:
+    ordered = sorted(value, key=LADDER.index)
+    if value != ordered:
+        raise UserError(f"out of order: write [{', '.join(ordered)}]")
+    return tuple(value)
+
+
+def _rule(value: dict[str, str]) -> Rule:
+    if "hint" not in value and "as" not in value:
+        raise UserError("says neither hint nor as: add one, or drop the rule")
+    if problems := _hint_problems(value.get("hint")):
+        raise UserError(f"hint: {'; '.join(problems)}")
+    return Rule(compiled(value["match"]), value.get("hint"), value.get("as"))  # type: ignore[arg-type]
+
+
+def _hint_problems(hint: str | None) -> list[str]:
+    if hint is None or importlib.util.find_spec("agentcgroup.hint") is None:
+        return []
+    return [str(problem) for problem in importlib.import_module("agentcgroup.hint").parse(hint).problems]
+
+
+_SIZE = _or_none(read_size)
+_SIZE_OR_ZERO = _or_none(partial(read_size, least=0))
+_COUNT = _or_none(int)
+
+FIELDS: dict[str, Field] = {
+    "description": Field(str, single=False),
+    "mode": Field(str, ("enforce", "observe")),
+    "required": Field(bool, single=False),
+    "delegate": Field(bool, (False, True)),
+    "priority": Field(str, ("batch", "normal", "interactive")),
+    "memory.max": Field(_SIZE, "lower"),
+    "memory.high": Field(_SIZE, "lower"),
+    "memory.agent_min": Field(_SIZE_OR_ZERO, "claim"),
+    "memory.agent_max": Field(_SIZE, "lower"),
+    "memory.reserve": Field(_SIZE_OR_ZERO, "claim"),
+    "memory.swap_max": Field(_SIZE_OR_ZERO, "lower"),
+    "cpu.weight": Field(_COUNT, "weight"),
+    "cpu.max": Field(_or_none(float), "lower"),
+    "pids_max": Field(_COUNT, "lower"),
+    "io.weight": Field(_COUNT, "weight"),
+    "io.max": Field(_io, single=False),
+    "network.egress": Field(_or_none(parse_size), "lower"),
+    "network.ingress": Field(_or_none(parse_size), "lower"),
+    "shells": Field(tuple, single=False),
+    "exec_match": Field(compiled, single=False, each=True),
+    "call.memory.default": Field(read_size, "lower"),
+    "call.memory.low": Field(read_size, "lower"),
+    "call.memory.medium": Field(read_size, "lower"),
+    "call.memory.high": Field(read_size, "lower"),
+    "call.memory.max": Field(read_size, "lower"),
+    "call.pids_max": Field(int, "lower"),
+    "call.time_max": Field(_or_none(_duration(1, 366 * DAY)), "lower"),
+    "call.grace": Field(_duration(0, 300), "lower"),
+    "call.stall_deadline": Field(_duration(1, 3600), "lower"),
+    "call.fork_rate": Field(_COUNT, "lower"),
+    "call.orphans": Field(str, ("kill", "report", "keep")),
+    "call.on_pressure": Field(_rungs, "more"),
+    "call.cpu_low": Field(int, "lower"),
+    "call.cpu_normal": Field(int, "lower"),
+    "call.cpu_high": Field(int, "lower"),
+    "rules": Field(_rule, single=False, each=True),
+    "records.command": Field(str),
+    "tenant": Field(_or_none(str)),
+}

@@ -1,0 +1,147 @@
+"""Policies from directories: who wins, who extends whom, and what was wrong, file by file.
+
+A policy's name is its file's stem. A later directory wins. `extends: NAME` means the winning NAME, or, in NAME.yaml
+itself, the one of an earlier directory: /etc may extend the packaged policy of the same name.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcgroup.errors import UserError
+from agentcgroup.policy.build import Resolved, build
+from agentcgroup.policy.document import Document, FileError, read
+from agentcgroup.policy.model import Policy
+from agentcgroup.policy.schema import Problem, nearest
+
+NAME = re.compile(r"[a-zA-Z0-9._-]{1,64}", re.ASCII)
+MAX_CHAIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """`policies` and `errors` by policy name; a name is in one of them. An error's text has a line for each problem."""
+
+    policies: Mapping[str, Policy]
+    errors: Mapping[str, UserError]
+    dirs: tuple[Path, ...] = ()
+
+    def get(self, name: str) -> Policy:
+        """The policy of that name. Raises UserError: it is broken (with its problems), or there is none."""
+        if name in self.errors:
+            raise self.errors[name]
+        if name not in self.policies:
+            raise UserError(f"policy {name!r}: no such policy{self._near(name)}: {self._places()}")
+        return self.policies[name]
+
+    def _near(self, name: str) -> str:
+        near = nearest(name, sorted({*self.policies, *self.errors}))
+        return f", did you mean {near!r}?" if near else ""
+
+    def _places(self) -> str:
+        return f"add {' or '.join(str(place) for place in reversed(self.dirs))}/NAME.yaml, or see `agentcgroup policy list`"
+
+
+def load_policies(dirs: Sequence[Path]) -> PolicySet:
+    """Every policy in the directories; a broken file hides no other. Missing directories are skipped."""
+    reader = _Reader(dirs)
+    policies: dict[str, Policy] = {}
+    errors: dict[str, UserError] = dict(reader.misnamed)
+    for name in reader.files:
+        try:
+            policies[name] = reader.policy(name)
+            errors.pop(name, None)
+        except UserError as error:
+            errors[name] = error
+    return PolicySet(dict(sorted(policies.items())), errors, tuple(dirs))
+
+
+def load_file(path: Path, dirs: Sequence[Path]) -> Policy:
+    """One file, as if it stood in the last directory; what it extends may be beside it. Raises UserError."""
+    if problem := _misnamed(path):
+        raise problem
+    beside = path.parent.resolve()
+    reader = _Reader(dirs if beside in [place.resolve() for place in dirs] else [*dirs, path.parent])
+    others = [file for file in reader.files.get(path.stem, []) if file.resolve() != path.resolve()]
+    reader.files[path.stem] = [*others, path]
+    return reader.policy(path.stem)
+
+
+class _Reader:
+    """`files`: the files of each name, a later directory's after an earlier one's. A file is read and built once."""
+
+    def __init__(self, dirs: Sequence[Path]) -> None:
+        self.files: dict[str, list[Path]] = {}
+        self.misnamed: dict[str, UserError] = {}
+        self._built: dict[Path, tuple[Policy, Resolved] | UserError] = {}
+        for place in dirs:
+            self._list(place)
+
+    def policy(self, name: str) -> Policy:
+        """The winning policy of that name. Raises UserError."""
+        return self._resolve(name, len(self.files[name]) - 1, ())[0]
+
+    def _list(self, place: Path) -> None:
+        try:
+            paths = sorted(place.iterdir()) if place.exists() else []
+        except OSError as error:
+            self.misnamed[str(place)] = FileError([f"{place}: cannot be listed: {error.strerror}"])
+            return
+        for path in paths:
+            if path.name.startswith(".") or path.suffix not in (".yaml", ".yml"):
+                continue  # an editor's or a package manager's left-over
+            if problem := _misnamed(path):
+                self.misnamed[path.stem] = problem
+            else:
+                self.files.setdefault(path.stem, []).append(path)
+
+    def _resolve(self, name: str, index: int, chain: tuple[Path, ...]) -> tuple[Policy, Resolved]:
+        path = self.files[name][index]
+        if path not in self._built:
+            try:
+                document = read(path)
+                base, problems = self._base(name, index, document, (*chain, path))
+                self._built[path] = build(name, document, base, problems)
+            except UserError as error:
+                self._built[path] = error
+        result = self._built[path]
+        if isinstance(result, UserError):
+            raise result
+        return result
+
+    def _base(
+        self, name: str, index: int, document: Document, chain: tuple[Path, ...]
+    ) -> tuple[Resolved, list[Problem]]:
+        """What the document inherits, or why it cannot."""
+        wanted = document.data.get("extends")
+        if not isinstance(wanted, str):
+            return Resolved(), []
+        above = index - 1 if wanted == name else len(self.files.get(wanted, [])) - 1
+        if problem := self._refusal(name, wanted, above, chain):
+            return Resolved(), [Problem("extends", f"extends: {problem}")]
+        try:
+            return self._resolve(wanted, above, chain)[1], []
+        except UserError:
+            path = self.files[wanted][above]
+            text = f"extends: policy {wanted!r} has errors itself: run `agentcgroup policy check {path}`"
+            return Resolved(), [Problem("extends", text)]
+
+    def _refusal(self, name: str, wanted: str, above: int, chain: tuple[Path, ...]) -> str | None:
+        if wanted == name and above < 0:
+            return f"{wanted!r} is this policy, and no earlier directory has one: name another"
+        if above < 0:
+            near = nearest(wanted, sorted(self.files))
+            return f"no policy {wanted!r}{f', did you mean {near!r}?' if near else ''}: known: {', '.join(sorted(self.files))}"
+        if self.files[wanted][above] in chain:
+            circle = " -> ".join([*(path.stem for path in chain[chain.index(self.files[wanted][above]) :]), wanted])
+            return f"a circle: {circle}: take one `extends` out"
+        return f"more than {MAX_CHAIN} policies on top of each other" if len(chain) > MAX_CHAIN else None
+
+
+def _misnamed(path: Path) -> FileError | None:
+    if path.suffix != ".yaml":
+        return FileError([f"{path}: a policy's file name ends in .yaml: rename it"])
+    if not NAME.fullmatch(path.stem):
+        return FileError([f"{path}: a policy's name is 1 to 64 letters, digits, dots, dashes, underscores: rename it"])
+    return None

@@ -1,0 +1,122 @@
+"""The JSON schemas, and what they find in a document, said in the words of the file's author."""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jsonschema
+
+from agentcgroup.errors import UserError
+from agentcgroup.paths import data_dir
+from agentcgroup.policy.document import Value
+from agentcgroup.units import quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: the dotted key to mend, a sentence for people, and a second key if it takes two."""
+
+    key: str
+    text: str
+    other: str = ""
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """The schema `name`.schema.json. Raises UserError if it is not installed."""
+    path = data_dir() / "schemas" / f"{name}.schema.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}: reinstall agentcgroup") from error
+
+
+def problems(data: Value, name: str) -> Iterator[Problem]:
+    """What the schema `name` does not allow in `data`, at most one problem a key."""
+    seen: set[str] = set()
+    validator = jsonschema.Draft202012Validator(load(name))
+    for error in sorted(validator.iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path]):
+        for problem in _translated(error, name):
+            if problem.key not in seen:
+                seen.add(problem.key)
+                yield problem
+
+
+def leaves(name: str) -> dict[str, dict[str, Any]]:
+    """Each dotted key of the schema `name` that takes a value of its own, with what the schema says about it."""
+    root = load(name)
+    return dict(_leaves(root, "", root["$defs"]))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like `word`, or None."""
+    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def shown(value: Value) -> str:
+    """A bad value as a message repeats it: short, and with the trap that YAML set, if it did."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    return str(value)
+
+
+def join(key: str, step: str | int) -> str:
+    """The dotted key one step down."""
+    return f"{key}[{step}]" if isinstance(step, int) else f"{key}.{step}" if key else step
+
+
+def _leaves(schema: dict[str, Any], key: str, defs: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, child in schema["properties"].items():
+        path = join(key, name)
+        if "properties" in child:
+            yield from _leaves(child, path, defs)
+        else:
+            yield path, {**defs.get(child.get("$ref", "").removeprefix("#/$defs/"), {}), **child}
+
+
+def _translated(error: jsonschema.ValidationError, name: str) -> Iterator[Problem]:
+    key = ""
+    for step in error.absolute_path:
+        key = join(key, step)
+    if error.validator == "additionalProperties" and error.validator_value is False:
+        known = error.schema["properties"]
+        yield from (_unknown(key, word, known, name) for word in error.instance if word not in known)
+    elif error.validator == "required":
+        missing = next(word for word in error.validator_value if word not in error.instance)
+        yield Problem(key, f"{key}: has no {missing}: add one")
+    else:
+        title = error.schema.get("title", "another value")
+        yield Problem(key, f"{key}: must be {title}, not {shown(error.instance)}{_why(error)}")
+
+
+def _why(error: jsonschema.ValidationError) -> str:
+    """What to do, where the value looks right and is not."""
+    wants = error.schema.get("type")
+    if error.validator == "type" and wants == "boolean" and error.instance in ("yes", "no", "on", "off"):
+        return f": write {'true' if error.instance in ('yes', 'on') else 'false'}"
+    if wants == "string" and isinstance(error.instance, bool | int | float):
+        return f': write "{shown(error.instance)}" in quotes if that is meant'
+    if error.validator == "uniqueItems":
+        return " with one of them twice"
+    return ""
+
+
+def _unknown(key: str, word: str, known: dict[str, Any], name: str) -> Problem:
+    path = join(key, word)
+    near = nearest(word, known)
+    if near is None:
+        near = next((leaf for leaf in leaves(name) if leaf.rpartition(".")[2] == word), None)
+        advice = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
+    else:
+        advice = f"did you mean {join(key, near)}?"
+    return Problem(path, f"{path}: unknown key: {advice}")
