@@ -1,4 +1,6 @@
-"""What a new shell is and what it gets: class, limit and where the limit comes from (design: sections 4 and 5). Pure decisions."""
+"""What a new shell is and what it gets: class, limit and where the limit comes from (design: sections 4 and 5).
+Pure decisions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one call gets. Memory in bytes, time in seconds; `source` says in words where the memory limit comes from."""
+    """What one call gets. Memory in bytes, time in seconds; `source` says in words where the memory limit comes
+    from.
+    """
 
     kind: Kind
     memory: int

@@ -104,7 +104,9 @@ class Call:
         self.cgroup.try_write("cgroup.freeze", 0)
 
     def terminate(self, reason: Ended) -> None:
-        """End it: TERM to every process, and after the policy's grace SIGKILL to what is left. The first reason stays."""
+        """End it: TERM to every process, and after the policy's grace SIGKILL to what is left. The first reason
+        stays.
+        """
         if self.ended is not None:
             return
         self.ended = reason

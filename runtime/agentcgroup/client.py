@@ -28,7 +28,9 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         except (FileNotFoundError, ConnectionRefusedError):
             raise UserError("agentcgroupd is not running: systemctl start agentcgroupd") from None
         except TimeoutError:
-            raise UserError(f"agentcgroupd did not answer within {_TIMEOUT:.0f} s: journalctl -u agentcgroupd") from None
+            raise UserError(
+                f"agentcgroupd did not answer within {_TIMEOUT:.0f} s: journalctl -u agentcgroupd"
+            ) from None
     if "refuse" in answer:
         raise UserError(answer["refuse"])
     return dict(answer)

@@ -11,7 +11,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentcgroup import admission, commandline, hint as hints, judge, subtree
+from agentcgroup import admission, commandline, judge, subtree
+from agentcgroup import hint as hints
 from agentcgroup.call import Call, kernel_path
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.enforce import Watch
@@ -384,5 +385,3 @@ def _send(connection: socket.socket, text: str) -> None:
     """Answer; a peer that is gone or does not read is its own loss."""
     with contextlib.suppress(OSError):
         connection.send(text.encode(errors="replace"), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-

@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentcgroup import __version__, cgroup, config as configs, control, hookserver, journal, paths, systemd
+from agentcgroup import __version__, cgroup, control, hookserver, journal, paths, systemd
+from agentcgroup import config as configs
 from agentcgroup.errors import UserError
 from agentcgroup.governor import Governor, prepare_run_dir
 from agentcgroup.loop import Loop
-from agentcgroup.policy import annotations, load
+from agentcgroup.policy import annotations as choices
+from agentcgroup.policy import load
 from agentcgroup.policy.model import Policy
 from agentcgroup.records import Ledger
 
@@ -55,11 +57,11 @@ class Daemon:
 
     def policy_for(self, notes: dict[str, str], engine: str) -> Policy:
         """The policy that a container's annotations name, overrides applied. Raises UserError."""
-        choice = annotations.choose(notes, engine, self.config)
+        choice = choices.choose(notes, engine, self.config)
         if choice is None:
             raise UserError("no policy is meant for this container")
         policy = self.policies.get(choice.policy_name)
-        return annotations.apply_overrides(policy, choice.overrides, choice.tighten_only) if choice.overrides else policy
+        return choices.apply_overrides(policy, choice.overrides, choice.tighten_only) if choice.overrides else policy
 
     def reload(self) -> None:
         """SIGHUP: read configuration and policies again; what cannot be read leaves the old ones in force."""
@@ -123,7 +125,7 @@ class Daemon:
         engine = str(request.get("engine") or "other")
         required = notes.get("agentcgroup.required") == "true"
         try:
-            choice = annotations.choose(notes, engine, self.config)
+            choice = choices.choose(notes, engine, self.config)
             if choice is None:
                 return {"refuse": "the annotation is for another container", "required": False, "quiet": True}
             required = required or choice.required or self._is_required(choice.policy_name)
@@ -134,7 +136,10 @@ class Daemon:
         cooperative = _texts(request, "cooperative")
         if required and cooperative:
             why = ", ".join(cooperative)
-            return {"refuse": f'policy "{policy.name}" is required, but limits would be cooperative: {why}', "required": True}
+            return {
+                "refuse": f'policy "{policy.name}" is required, but limits would be cooperative: {why}',
+                "required": True,
+            }
         return {
             "policy": policy.name,
             "required": required,
@@ -217,7 +222,9 @@ def _report(error: BaseException) -> None:
 
 
 def protect() -> None:
-    """An agent's memory pressure must not reach the one who handles it: no paging, last to be OOM-killed, many files."""
+    """An agent's memory pressure must not reach the one who handles it: no paging, last to be OOM-killed, many
+    files.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
     try:
@@ -232,9 +239,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The console script `agentcgroupd`."""
     parser = argparse.ArgumentParser(prog="agentcgroupd", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--config", type=Path, default=paths.CONFIG_FILE, help="configuration file (default: %(default)s)")
+    parser.add_argument(
+        "--config", type=Path, default=paths.CONFIG_FILE, help="configuration file (default: %(default)s)"
+    )
     parser.add_argument("--run-dir", type=Path, default=paths.RUN_DIR, help="sockets and state (default: %(default)s)")
-    parser.add_argument("--policies", type=Path, action="append", help="policy directory, may be repeated; later ones win")
+    parser.add_argument(
+        "--policies", type=Path, action="append", help="policy directory, may be repeated; later ones win"
+    )
     options = parser.parse_args(argv)
     try:
         os.umask(0o022)

@@ -1,6 +1,7 @@
-"""What cgroup files cannot do by themselves: time budgets, stall deadlines, fork storms, left-over processes (design: section 6).
+"""What cgroup files cannot do by themselves (design: section 6): time budgets, stall deadlines, fork storms, orphans.
 
-Everything here starts from an event (an admission, a changed counter, the shell's end); an idle container costs no wake-ups.
+Everything here starts from an event (an admission, a changed counter, the shell's end); an idle container costs no
+wake-ups.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Watch:
             call.terminate("fork storm")
 
     def _ladder(self, calls: list[Call]) -> None:
-        """Throttle (the kernel does) -> hold the largest so that the others can finish -> end it at the stall deadline."""
+        """Throttle (the kernel does) -> hold the largest so that the others can finish -> end it at the stall
+        deadline.
+        """
         policy = self._container.policy.call
         held = [c for c in calls if c.held_since is not None]
         running = [c for c in calls if c.held_since is None and c.ended is None]
@@ -107,7 +110,9 @@ class Watch:
 
 
 def under_limit_pressure(call: Call) -> bool:
-    """Whether a limit of ours is what the call stalls on: its own or that of all calls was reached since the last look."""
+    """Whether a limit of ours is what the call stalls on: its own or that of all calls was reached since the
+    last look.
+    """
     events = call.cgroup.keyed("memory.events")
     calls = call.container.tree.child("calls").keyed("memory.events.local")
     now = events.get("high", 0) + events.get("max", 0) + calls.get("high", 0) + calls.get("max", 0)

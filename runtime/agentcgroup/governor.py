@@ -1,4 +1,6 @@
-"""All governed containers: registration, the life of their calls, adoption after a restart (design: sections 3, 4 and 9)."""
+"""All governed containers: registration, the life of their calls, adoption after a restart (design: sections 3,
+4 and 9).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentcgroup import feedback, journal, judge, observe, record as records
+from agentcgroup import feedback, journal, observe
+from agentcgroup import record as records
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.config import Config
@@ -24,7 +27,8 @@ from agentcgroup.policy.model import Policy
 from agentcgroup.reaper import Reaper
 from agentcgroup.records import Ledger
 
-#: A call this short, that ended by itself and met no limit, is not looked into on its way out (the shim does not ask either).
+#: A call this short, that ended by itself and met no limit, is not looked into on its way out (the shim does not
+#: ask either).
 FRESH_S = 1.0
 
 
@@ -121,7 +125,9 @@ class Governor:
         for directory in sorted(Path(record.tree, "calls").iterdir()):
             if directory.name.isdigit() and directory.is_dir():
                 self._adopt_call(container, int(directory.name))
-        journal.send(f"container {record.name} adopted, {len(container.calls)} calls running", 6, AGENTCGROUP_CONTAINER=record.id)
+        journal.send(
+            f"container {record.name} adopted, {len(container.calls)} calls running", 6, AGENTCGROUP_CONTAINER=record.id
+        )
 
     def _adopt_call(self, container: Container, number: int) -> None:
         if container.pool.ready(number):

@@ -35,7 +35,9 @@ def _below(cgroup: str, tree: str) -> str | None:
 
 
 def _is_healthcheck(peer: Peer, container: Container) -> bool:
-    """A process that the engine put in to probe the container: its parent is not of the container, its command the image's probe."""
+    """A process that the engine put in to probe the container: its parent is not of the container, its command
+    the image's probe.
+    """
     probe = container.healthcheck
     if not probe:
         return False
@@ -47,7 +49,9 @@ def _is_healthcheck(peer: Peer, container: Container) -> bool:
 
 
 def place(call: Call, peer: Peer | None = None) -> None:
-    """Move what is no call of its own to where it belongs; called when it is admitted and again when its process appears."""
+    """Move what is no call of its own to where it belongs; called when it is admitted and again when its process
+    appears.
+    """
     container = call.container
     if call.grant.kind in ("helper", "agent"):
         target = container.tree.child("helpers" if call.grant.kind == "helper" else "agent")
@@ -58,7 +62,9 @@ def place(call: Call, peer: Peer | None = None) -> None:
 
 
 def _adopt_driver(call: Call, peer: Peer) -> None:
-    """A build driver that the agent started without a shell joins the call of its first shell: what it starts is nested then."""
+    """A build driver that the agent started without a shell joins the call of its first shell: what it starts is
+    nested then.
+    """
     if not call.container.policy.exec_match:
         return
     parent = look(peer.ppid)

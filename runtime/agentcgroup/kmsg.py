@@ -1,4 +1,5 @@
-"""Who was killed: the kernel's own words on OOM kills, read from /dev/kmsg as they come (Documentation/ABI/testing/dev-kmsg).
+"""Who was killed: the kernel's own words on OOM kills, read from /dev/kmsg as they come
+(Documentation/ABI/testing/dev-kmsg).
 
 memory.events counts kills and does not name them; the line `oom-kill:...,task_memcg=PATH,task=COMM,pid=N` does
 (mm/oom_kill.c, dump_oom_summary, since Linux 5.0).
@@ -11,7 +12,9 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass
 
-_SUMMARY = re.compile(rb"oom-kill:constraint=(\w+).*?(?:,oom_memcg=([^,]*))?,task_memcg=([^,]*),task=(.*),pid=(\d+),uid=\d+")
+_SUMMARY = re.compile(
+    rb"oom-kill:constraint=(\w+).*?(?:,oom_memcg=([^,]*))?,task_memcg=([^,]*),task=(.*),pid=(\d+),uid=\d+"
+)
 _KEEP = 256
 
 

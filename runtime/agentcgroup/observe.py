@@ -22,5 +22,7 @@ def would(outcome: Outcome, call: Call) -> tuple[str, ...]:
         found.append(f"pids: peak {outcome.pids_peak} is above the limit {grant.pids}")
     together = call.container.limits.calls_max
     if outcome.peak_bytes is not None and outcome.peak_bytes > together:
-        found.append(f"container: peak {format_bytes(outcome.peak_bytes)} is above what all calls may use, {format_bytes(together)}")
+        found.append(
+            f"container: peak {format_bytes(outcome.peak_bytes)} is above {format_bytes(together)} for all calls"
+        )
     return tuple(found)

@@ -58,7 +58,9 @@ def unified(text: str) -> str:
 
 
 def identify(connection: socket.socket) -> Peer | None:
-    """The peer, proved alive after its /proc was read, so that a reused pid cannot be mistaken for it; None: it is gone."""
+    """The peer, proved alive after its /proc was read, so that a reused pid cannot be mistaken for it; None: it
+    is gone.
+    """
     pid, _uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     pidfd = _pidfd(connection, pid)
     if pidfd < 0:

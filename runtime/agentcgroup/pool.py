@@ -1,4 +1,5 @@
-"""Ready directories for calls to come, and the FIFO from which shims take their numbers (docs/architecture.md, "A call starts").
+"""Ready directories for calls to come, and the FIFO from which shims take their numbers (docs/architecture.md,
+"A call starts").
 
 An isolated mkdir with its limits costs more than a call's whole start may, so it is done ahead.
 """

@@ -1,7 +1,8 @@
 """Removal of ended calls, on a thread of its own: reclaim may take milliseconds and must not delay an admission.
 
-rmdir succeeds while page cache still pins the memcg; it then lives on as a dying one, with its percpu counters, until that cache
-goes. So what the call left charged is reclaimed first (memory.reclaim, Linux 5.19), and what is dirty gets a second chance later.
+rmdir succeeds while page cache still pins the memcg; it then lives on as a dying one, with its percpu counters, until
+that cache goes. So what the call left charged is reclaimed first (memory.reclaim, Linux 5.19), and what is dirty gets
+a second chance later.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Reaper:
 
 
 def drained(path: str, last: bool) -> bool:
-    """Reclaim what an ended call left charged, then remove it. False: try again later (dirty pages, or still populated)."""
+    """Reclaim what an ended call left charged, then remove it. False: try again later (dirty pages, or still
+    populated).
+    """
     group = Cgroup(path)
     left = group.number("memory.current") or 0
     if left > NEGLIGIBLE:

@@ -1,4 +1,6 @@
-"""The record of a container: `/run/agentcgroup/containers/ID.json`, first written by the hook (docs/architecture.md)."""
+"""The record of a container: `/run/agentcgroup/containers/ID.json`, first written by the hook
+(docs/architecture.md).
+"""
 
 from __future__ import annotations
 
@@ -74,16 +76,14 @@ _FIELDS: dict[str, tuple[type, bool]] = {  # field: type, is it needed
 def _value(data: dict[str, Any], name: str, kind: tuple[type, bool], origin: str) -> Any:
     if name not in data:
         raise UserError(f'{origin}: "{name}" is missing')
-    value = data[name]
-    if not isinstance(value, kind[0]) or (isinstance(value, bool) and kind[0] is int):
-        raise UserError(f'{origin}: "{name}" is {json.dumps(value)[:60]}, expected {kind[0].__name__}')
-    if name == "id" and not ID.fullmatch(value):
+    value, expected = data[name], kind[0]
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is int):
+        raise UserError(f'{origin}: "{name}" is {json.dumps(value)[:60]}, expected {expected.__name__}')
+    if name == "id" and not ID.fullmatch(str(value)):
         raise UserError(f"{origin}: {json.dumps(value)[:60]} is no container id")
-    if kind[0] is list:
+    if isinstance(value, list):
         return [str(item) for item in value]
-    if kind[0] is dict:
-        return {str(k): str(v) for k, v in value.items()}
-    return value
+    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def load(path: Path) -> Record:

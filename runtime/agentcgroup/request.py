@@ -1,4 +1,6 @@
-"""The shim's messages (docs/architecture.md, "Call protocol"): bytes from inside a container, so nothing here is believed."""
+"""The shim's messages (docs/architecture.md, "Call protocol"): bytes from inside a container, so nothing here is
+believed.
+"""
 
 from __future__ import annotations
 

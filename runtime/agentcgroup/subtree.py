@@ -33,7 +33,9 @@ class Limits:
 
 
 def compute(policy: Policy, base: Cgroup, top: Path) -> Limits:
-    """The limits of a container whose engine cgroup is `base`; re-read at admissions because `podman update` moves them."""
+    """The limits of a container whose engine cgroup is `base`; re-read at admissions because `podman update`
+    moves them.
+    """
     ceiling = base.memory_limit(top)
     total = min(total_memory(), ceiling) if ceiling is not None else total_memory()
     memory_max = min(_of(policy.memory.max, total, total), total)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from agentcgroup import record
 from agentcgroup.errors import UserError
 

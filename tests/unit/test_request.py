@@ -1,9 +1,8 @@
 """The shim's messages are bytes from inside a container: whatever they hold, reading them raises nothing."""
 
+from agentcgroup.request import MAX_MESSAGE, parse
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agentcgroup.request import MAX_MESSAGE, parse
 
 
 def test_a_start_message_gives_ticket_hint_and_argv() -> None:

@@ -1,9 +1,10 @@
-"""Limits of a container from its policy and the cgroups above it; a directory with files stands for cgroupfs (logic only)."""
+"""Limits of a container from its policy and the cgroups above it; a directory with files stands for cgroupfs
+(logic only).
+"""
 
 from pathlib import Path
 
 import pytest
-
 from agentcgroup import admission, subtree
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.hint import Percent, parse

@@ -1,6 +1,7 @@
 """The agent of the tests: PID 1 or a child in a container, it starts tool calls when it is told to and stays alive.
 
-Requests come over a unix socket in a bind-mounted directory, one JSON object a line; each is served by a thread of its own.
+Requests come over a unix socket in a bind-mounted directory, one JSON object a line; each is served by a thread
+of its own.
 `{"argv": [...], "env": {...}, "stdin": "...", "cwd": "/"}` -> `{"rc", "out", "err", "pid", "seconds"}`.
 """
 

@@ -1,4 +1,6 @@
-"""What every test in the VM has: a running daemon, test policies, an engine, and a check that nothing was left behind."""
+"""What every test in the VM has: a running daemon, test policies, an engine, and a check that nothing was left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(
-    params=[("crun", "systemd"), ("crun", "cgroupfs"), ("runc", "systemd"), ("runc", "cgroupfs")], ids=lambda p: "-".join(p)
+    params=[("crun", "systemd"), ("crun", "cgroupfs"), ("runc", "systemd"), ("runc", "cgroupfs")],
+    ids=lambda p: "-".join(p),
 )
 def any_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Each runtime under each cgroup manager."""
@@ -71,4 +74,6 @@ class Journal:
 
     def kernel(self) -> str:
         since = f"@{self._since:.0f}"
-        return subprocess.run(["journalctl", "-k", "-o", "cat", f"--since={since}"], text=True, capture_output=True).stdout
+        return subprocess.run(
+            ["journalctl", "-k", "-o", "cat", f"--since={since}"], text=True, capture_output=True
+        ).stdout

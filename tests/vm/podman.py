@@ -129,7 +129,9 @@ class Engine:
         self._containers: list[Container] = []
         self._directories: list[Path] = []
 
-    def start(self, *options: str, policy: str | None = "test", image: str = "localhost/debian", user: str = "") -> Container:
+    def start(
+        self, *options: str, policy: str | None = "test", image: str = "localhost/debian", user: str = ""
+    ) -> Container:
         """A container whose PID 1 is the agent."""
         shared = Path(tempfile.mkdtemp(prefix="agent-"))
         self._directories.append(shared)

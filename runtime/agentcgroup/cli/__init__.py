@@ -1,4 +1,6 @@
-"""`agentcgroup`: what an operator asks and does by hand. Each subcommand is a module of this package with `register`."""
+"""`agentcgroup`: what an operator asks and does by hand. Each subcommand is a module of this package with
+`register`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line; completions and the manual page are made from it."""
     from agentcgroup.cli import policy, run, show, unwrap, why
 
-    top = argparse.ArgumentParser(prog="agentcgroup", description="Tool calls of agents in containers, each in its own cgroup.")
+    top = argparse.ArgumentParser(
+        prog="agentcgroup", description="Tool calls of agents in containers, each in its own cgroup."
+    )
     top.add_argument("--version", action="version", version=f"agentcgroup {__version__}")
     top.add_argument("--debug", action="store_true", help="show where in the program an error came from")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -1,4 +1,6 @@
-"""`agentcgroup run -- CMD`: one command in a call domain of its own, on a host without containers and without the daemon."""
+"""`agentcgroup run -- CMD`: one command in a call domain of its own, on a host without containers and without
+the daemon.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from agentcgroup import admission, cgroup, commandline, feedback, hint as hints, paths, peer, subtree
+from agentcgroup import admission, cgroup, commandline, feedback, paths, peer, subtree
+from agentcgroup import hint as hints
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.errors import UserError
 from agentcgroup.kmsg import OomLog
@@ -27,10 +30,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run_ = commands.add_parser(
         "run",
         help="run one command in a call domain",
-        description="Run one command as a tool call in a systemd scope of its own: limits, feedback and all, no container needed.",
+        description="Run one command as a tool call in a systemd scope of its own, limits and feedback included.",
     )
     run_.add_argument("--policy", default="coding-agent", help="policy to run under (default: %(default)s)")
-    run_.add_argument("--hint", default=os.environ.get("AGENT_RESOURCE_HINT", ""), help="for example memory:2g,time:90s")
+    run_.add_argument(
+        "--hint", default=os.environ.get("AGENT_RESOURCE_HINT", ""), help="for example memory:2g,time:90s"
+    )
     run_.add_argument("--json", action="store_true", help="print the record of the call on stderr as JSON")
     run_.add_argument("command", nargs="+", metavar="CMD", help="the command and its arguments, after --")
     run_.set_defaults(run=run)
@@ -55,7 +60,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _enter_scope() -> None:
-    """Become a systemd scope with delegation: the only place of a host where cgroups may be made (systemd, CGROUP_DELEGATION.md)."""
+    """Become a systemd scope with delegation: the only place of a host where cgroups may be made (systemd,
+    CGROUP_DELEGATION.md).
+    """
     systemd_run = shutil.which("systemd-run")
     if systemd_run is None or not Path("/run/systemd/system").is_dir():
         raise UserError("agentcgroup run needs systemd as the host's init, to get a delegated scope")
@@ -101,7 +108,9 @@ class _Domain:
         child = os.fork()
         if child == 0:
             self._exec()
-        old = {n: signal.signal(n, lambda _n, _f: None) for n in (signal.SIGINT, signal.SIGQUIT)}  # the tty tells the child
+        old = {
+            n: signal.signal(n, lambda _n, _f: None) for n in (signal.SIGINT, signal.SIGQUIT)
+        }  # the tty tells the child
         if self.grant.time is not None:
             signal.signal(signal.SIGALRM, lambda _n, _f: self._out_of_time())
             signal.setitimer(signal.ITIMER_REAL, self.grant.time)

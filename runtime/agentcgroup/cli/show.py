@@ -16,7 +16,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     ps = commands.add_parser("ps", help="governed containers", description="List the containers that are governed now.")
     ps.add_argument("--json", action="store_true", help="as JSON")
     ps.set_defaults(run=run_ps)
-    calls = commands.add_parser("calls", help="running calls of a container", description="List a container's running calls.")
+    calls = commands.add_parser(
+        "calls", help="running calls of a container", description="List a container's running calls."
+    )
     calls.add_argument("container", metavar="CONTAINER", help="id, beginning of an id, or name")
     calls.add_argument("--json", action="store_true", help="as JSON")
     calls.set_defaults(run=run_calls)
@@ -62,7 +64,15 @@ def run_calls(options: argparse.Namespace) -> int:
 def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
     state = f"ending: {call['ended']}" if call["ended"] else "held" if call["held"] else "running"
     memory = (_bytes(call["memory"]), _bytes(call["limit"]), call["limit_source"])
-    return (str(call["call"]), call["kind"], call["command"], format_seconds(call["seconds"]), *memory, str(call["pids"]), state)
+    return (
+        str(call["call"]),
+        call["kind"],
+        call["command"],
+        format_seconds(call["seconds"]),
+        *memory,
+        str(call["pids"]),
+        state,
+    )
 
 
 def _bytes(count: int | None) -> str:

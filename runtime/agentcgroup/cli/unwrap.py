@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def wrapped(pid: int) -> list[str]:
-    """The mount points, as the container sees them, of our shims in the mount namespace of `pid` (proc_pid_mountinfo(5))."""
+    """The mount points, as the container sees them, of our shims in the mount namespace of `pid`
+    (proc_pid_mountinfo(5)).
+    """
     rows = (line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
     return [row[4] for row in rows if "/agentcgroup/shims/" in row[3]]
 

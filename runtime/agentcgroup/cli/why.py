@@ -11,9 +11,15 @@ from agentcgroup.errors import UserError
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    why = commands.add_parser("why", help="what happened to calls", description="Say what became of a container's calls.")
-    why.add_argument("what", metavar="CONTAINER[/CALL]", help="id, beginning of an id, or name; a call's number after a slash")
-    why.add_argument("-n", "--limit", type=int, default=20, help="at most so many calls, newest first (default: %(default)s)")
+    why = commands.add_parser(
+        "why", help="what happened to calls", description="Say what became of a container's calls."
+    )
+    why.add_argument(
+        "what", metavar="CONTAINER[/CALL]", help="id, beginning of an id, or name; a call's number after a slash"
+    )
+    why.add_argument(
+        "-n", "--limit", type=int, default=20, help="at most so many calls, newest first (default: %(default)s)"
+    )
     why.add_argument("--all", action="store_true", help="also calls that nothing happened to")
     why.add_argument("--json", action="store_true", help="the records themselves, one a line")
     why.set_defaults(run=run)
@@ -37,5 +43,8 @@ def run(options: argparse.Namespace) -> int:
             break
     if not found and not options.json:
         which = "record" if call is not None or options.all else "call that something happened to"
-        print(f'no {which} of "{options.what}" in {directory}' + ("" if options.all or call else " (--all lists every call)"))
+        print(
+            f'no {which} of "{options.what}" in {directory}'
+            + ("" if options.all or call else " (--all lists every call)")
+        )
     return 0
