@@ -42,6 +42,7 @@ _SETUP = _set(
     " unset"
 )
 _FED_BY = _set("echo printf")
+_SUBSHELL = _set("| |& & )")  # an assignment that such an operator ends does not last
 
 # Commands that run another one: options that take a value, words before the command, options that make them no prefix.
 _PREFIXES: dict[str, tuple[frozenset[str], int, frozenset[str]]] = {
@@ -188,7 +189,8 @@ def _scan(text: str) -> tuple[Word | None, list[Word], bool]:
         statement = _statement(stream)
         words, passed = _strip_prefixes(statement.words)
         given = [word for word in (*statement.assignments, *passed, *_exported(words)) if _is_hint(word)]
-        hint = given[-1] if given and not skip else hint
+        lost = statement.end in _SUBSHELL and (not words or words[0].value == "export")
+        hint = given[-1] if given and not skip and not lost else hint
         command = words if words and not skip else command
         if not statement.readable or not statement.end or (words and not skip and not _prepares(words, statement.end)):
             return hint, command, statement.readable or bool(words)
@@ -219,6 +221,7 @@ def _take(found: _Statement, word: Word) -> None:
     # `time [-p]` is a reserved word of bash: assignments and other reserved words may follow it.
     first = len(found.words) < 3 and all(before.value in ("time", "-p") for before in found.words)
     if word.assigns and first:
+        found.words.clear()
         found.assignments.append(word)
     elif not (word.plain and word.value in _RESERVED and first and not found.assignments):
         found.words.append(word)
