@@ -3,7 +3,7 @@
 from podman import Engine
 
 HOG = "x=$(head -c {size}M /dev/zero | tr '\\0' x); echo ${{#x}}"
-FILL = "python3 -c \"import time; b = bytearray({size} << 20); time.sleep({seconds})\""
+FILL = 'python3 -c "import time; b = bytearray({size} << 20); time.sleep({seconds})"'
 
 
 def test_three_parallel_calls_have_three_domains_with_their_own_peaks(any_engine: Engine) -> None:

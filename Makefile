@@ -1,0 +1,103 @@
+# agentcgroup: build, install and test. `make` alone lists the targets.
+
+PREFIX      ?= /usr
+SYSCONFDIR  ?= /etc
+DESTDIR     ?=
+PYTHON      ?= python3
+PYTHON_SITE ?= $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+# musl starts a static program half a millisecond sooner than glibc, and the shim starts on every tool call.
+STATIC_CC ?= $(if $(shell command -v musl-gcc),musl-gcc,cc) -static
+CFLAGS    ?= -O2
+WARNINGS   = -Wall -Wextra -Werror -std=gnu11
+
+LIBEXEC   = $(PREFIX)/libexec/agentcgroup
+SHARE     = $(PREFIX)/share/agentcgroup
+HOOKS_DIR = $(PREFIX)/share/containers/oci/hooks.d
+UNITS_DIR = $(PREFIX)/lib/systemd/system
+
+HOOK_SOURCES = $(wildcard hooks/*.c)
+SHIM_SOURCES = $(wildcard runtime/shim/*.c)
+C_HEADERS    = $(wildcard hooks/*.h runtime/shim/*.h)
+PROGRAMS     = $(if $(HOOK_SOURCES),build/agentcgroup-hook) $(if $(SHIM_SOURCES),build/agentcgroup-shim)
+
+VENV   = build/venv
+VM     = $(PYTHON) tests/vm/run.py
+KERNEL ?= all
+# TEST=path or TEST="-k name" selects tests in the VMs.
+TEST   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build install test lint unit vm vm-shell demo clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## install what building and testing need, where it is missing
+	@sh tests/vm/harness/setup-host.sh
+	@$(MAKE) --no-print-directory $(VENV)/ready
+
+build: $(PROGRAMS) ## compile the hook and the shim
+
+build/agentcgroup-hook: $(HOOK_SOURCES) $(C_HEADERS)
+	@mkdir -p $(@D)
+	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -o $@ $(HOOK_SOURCES)
+
+build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
+	@mkdir -p $(@D)
+	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -o $@ $(SHIM_SOURCES)
+
+# $(call install_files,MODE,FILES,FOLDER): nothing to do where there are no such files.
+install_files = $(if $(strip $(2)),install -D -m $(1) -t $(DESTDIR)$(3) $(2))
+# $(call launcher,PATH,MODULE): a command that runs MODULE's main().
+launcher = printf '\#!/usr/bin/python3\nimport sys\n\nfrom $(2) import main\n\nsys.exit(main())\n' >$(DESTDIR)$(1) \
+	&& chmod 755 $(DESTDIR)$(1)
+PACKAGE = $(DESTDIR)$(PYTHON_SITE)/agentcgroup
+
+install: build ## install below DESTDIR and PREFIX
+	@install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(PYTHON_SITE) $(DESTDIR)$(HOOKS_DIR)
+	$(call install_files,755,$(PROGRAMS),$(LIBEXEC))
+	rm -rf $(PACKAGE) && cp -R runtime/agentcgroup $(PACKAGE)
+	find $(PACKAGE) -name __pycache__ -prune -exec rm -rf {} +
+	$(call launcher,$(PREFIX)/bin/agentcgroup,agentcgroup.cli)
+	$(call launcher,$(LIBEXEC)/agentcgroupd,agentcgroup.daemon)
+	ln -sf $(LIBEXEC)/agentcgroupd $(DESTDIR)$(PREFIX)/bin/agentcgroupd
+	$(call install_files,644,$(wildcard oci-config/policies.d/*.yaml),$(SHARE)/policies.d)
+	$(call install_files,644,$(wildcard oci-config/schemas/*.json),$(SHARE)/schemas)
+	$(call install_files,644,$(wildcard oci-config/systemd/*),$(UNITS_DIR))
+	test -e $(DESTDIR)$(SYSCONFDIR)/agentcgroup/agentcgroup.yaml \
+		|| { $(or $(call install_files,644,$(wildcard oci-config/agentcgroup.yaml),$(SYSCONFDIR)/agentcgroup),:); }
+# Last and by rename: engines read the folder at each container start, and a JSON that names a missing hook, or half a
+# JSON, stops containers from starting.
+	for json in $(wildcard oci-config/hooks.d/*.json); do \
+		new=$(DESTDIR)$(HOOKS_DIR)/$${json##*/}; \
+		install -m 644 $$json $$new.tmp && mv -f $$new.tmp $$new || exit 1; \
+	done
+
+test: setup lint unit vm ## everything that CI runs
+
+$(VENV)/ready: pyproject.toml
+	@echo "setup: Python tools into $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(VENV)/bin/pip install -qq --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+lint: $(VENV)/ready ## ruff and mypy
+	$(VENV)/bin/ruff check runtime tests
+	$(VENV)/bin/ruff format --check runtime tests
+	$(VENV)/bin/mypy --strict runtime/agentcgroup
+
+unit: $(VENV)/ready ## tests that need no VM
+	$(VENV)/bin/pytest tests/unit
+
+vm: ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
+	$(VM) test --kernel $(KERNEL) $(TEST)
+
+vm-shell: ## a shell in a fresh VM with the product installed
+	$(VM) shell $(if $(filter-out all,$(KERNEL)),--kernel $(KERNEL))
+
+demo: ## a tour in a fresh VM
+	$(VM) exec -- bash tests/vm/demo.sh
+
+clean: ## remove what was built here; the VM images stay in the cache
+	rm -rf build

@@ -1,0 +1,1 @@
+"""The harness that builds the test VM's image, boots it and runs the tests inside."""

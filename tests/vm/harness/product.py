@@ -1,0 +1,73 @@
+"""Puts the product and its tests into a VM: `make install` into a stage, then one tar over ssh."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import IO
+
+from .machine import Machine, MachineError
+from .progress import phase
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+GUEST_CHECKOUT = "/root/agentcgroup"
+
+_STAGE = CHECKOUT / "build" / "stage"
+_VM_PYTHON_SITE = "/usr/lib/python3/dist-packages"
+# What the tests read, below GUEST_CHECKOUT.
+_TEST_FILES = ("tests", "bench", "pyproject.toml")
+# Removed first, so that a file deleted from the checkout goes away in the VM too; then all is unpacked, and last
+# systemd and a running daemon see it.
+_UNPACK = f"""set -e
+rm -rf {GUEST_CHECKOUT} {_VM_PYTHON_SITE}/agentcgroup
+tar -C / -xf - --no-same-owner
+systemctl daemon-reload
+if systemctl --quiet is-active agentcgroupd.service; then systemctl restart agentcgroupd.service; fi
+"""
+
+
+class ProductError(Exception):
+    """The product did not build or install."""
+
+
+def stage() -> Path:
+    """Build the product and install it into build/stage. Raises ProductError."""
+    with phase("building the product"):
+        shutil.rmtree(_STAGE, ignore_errors=True)
+        command: list[str | Path] = ["make", "--silent", "--directory", CHECKOUT, "build", "install"]
+        variables = [f"DESTDIR={_STAGE}", "PREFIX=/usr", "SYSCONFDIR=/etc", f"PYTHON_SITE={_VM_PYTHON_SITE}"]
+        if status := subprocess.run([*command, *variables], stdout=subprocess.DEVNULL).returncode:
+            raise ProductError(f"`make build install` ended with {status}")
+    return _STAGE
+
+
+def sync(machine: Machine, staged: Path) -> None:
+    """Copy the staged product and the tests into a VM. Raises MachineError if the VM refused them."""
+    with phase("copying the product into the VM", machine.settings.kernel):
+        command = machine.ssh.command(_UNPACK)
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as remote:
+            assert remote.stdin is not None
+            with remote.stdin as pipe:
+                _pack(pipe, staged)
+        if remote.returncode:
+            raise MachineError(f"copying the product into the VM ended with {remote.returncode}")
+
+
+def _pack(pipe: IO[bytes], staged: Path) -> None:
+    with tarfile.open(fileobj=pipe, mode="w|") as archive:
+        # hooks.d last: a hook's JSON must never be there before its binary.
+        for path in sorted(_files(staged), key=lambda path: ("hooks.d" in path.parts, path)):
+            archive.add(path, path.relative_to(staged), recursive=False)
+        for name in _TEST_FILES:
+            if (CHECKOUT / name).exists():
+                archive.add(CHECKOUT / name, f"{GUEST_CHECKOUT}/{name}", filter=_without_caches)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()] if folder.exists() else []
+
+
+def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if Path(entry.name).name in ("__pycache__", ".pytest_cache") else entry

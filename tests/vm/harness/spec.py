@@ -1,0 +1,51 @@
+"""What the test VM is made of, as data: every value here is part of the image's cache key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SUITE = "trixie"
+
+# From here on in the order of use: boot, engines, test tools.
+VM_PACKAGES = (
+    "systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "udev", "kmod", "util-linux",
+    "procps", "psmisc", "iproute2", "openssh-server", "ca-certificates", "apparmor", "initramfs-tools",
+    "linux-image-cloud-amd64",
+    "podman", "crun", "runc", "conmon", "catatonit", "netavark", "aardvark-dns", "nftables", "iptables",
+    "uidmap", "passt", "slirp4netns", "fuse-overlayfs", "bubblewrap", "libbpf1", "bpftool",
+    "python3", "python3-yaml", "python3-jsonschema", "python3-pyroute2", "python3-podman",
+    "python3-pytest", "python3-pytest-timeout", "python3-hypothesis", "python3-pexpect",
+    "strace", "busybox-static", "gcc", "libc6-dev",
+)  # fmt: skip
+
+CONTAINER_PACKAGES = (
+    "bash", "dash", "coreutils", "procps", "util-linux", "git", "bubblewrap", "systemd-sysv", "dbus",
+    "python3", "openjdk-21-jre-headless", "nodejs",
+)  # fmt: skip
+
+# Nothing in the VM or its containers reads these (java's alternatives need the folder man/man1 itself).
+DPKG_EXCLUDES = ("/usr/share/man/*/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
+
+DISK_SIZE = "12G"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One column of the test matrix."""
+
+    name: str
+    """What the command line, the logs and the reports call it; also the name of its files in the image's folder."""
+
+    release: str
+    """Shell pattern of its release below /boot."""
+
+
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        # trixie-backports: sched_ext, BPF LSM, BTF
+        Kernel("7", "[7-9].*"),
+        # trixie: no sched_ext, one-argument sched_process_exit tracepoint
+        Kernel("6.12", "6.12.*"),
+    )
+}

@@ -1,0 +1,155 @@
+"""Runs pytest inside VMs and brings the results back."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+from .image import Image
+from .machine import Machine, MachineError, Settings, booted
+from .product import CHECKOUT, GUEST_CHECKOUT, sync
+from .progress import phase, say
+
+RESULTS = CHECKOUT / "build" / "vm"
+TESTS = Path("tests/vm")
+
+_DESTRUCTIVE = "test_destructive_*.py"
+_GUEST_XML = "/run/agentcgroup-junit.xml"
+_NO_TESTS = 5
+_COUNTS = ("tests", "failures", "errors", "skipped")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pytest run in one boot: `paths` to collect, relative to the checkout."""
+
+    settings: Settings
+    name: str
+    paths: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+@dataclass
+class Result:
+    """Counts of one or more runs; `broken` tells of a run that ended without counting."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    broken: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not self.broken
+
+    def __add__(self, other: Result) -> Result:
+        return Result(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped,
+                      self.broken or other.broken)  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def plan(settings: Settings, kernels: Sequence[str], arguments: Sequence[str]) -> list[Run]:
+    """Divide the tests into boots: all ordinary ones of a kernel in one, each destructive file in its own."""
+    chosen = [a for a in arguments if (CHECKOUT / a.split("::")[0]).exists() and not a.startswith("-")]
+    options = tuple(a for a in arguments if a not in chosen)
+    paths = chosen or [str(TESTS)]
+    destructive = [p for p in paths if Path(p.split("::")[0]).match(_DESTRUCTIVE)]
+    ordinary = tuple(p for p in paths if p not in destructive)
+    for folder in ordinary:
+        destructive += [str(p.relative_to(CHECKOUT)) for p in sorted((CHECKOUT / folder).rglob(_DESTRUCTIVE))]
+    runs = []
+    for kernel in kernels:
+        boot = replace(settings, kernel=kernel)
+        if ordinary:
+            runs.append(Run(boot, "main", ordinary, (f"--ignore-glob=*/{_DESTRUCTIVE}", *options)))
+        runs += [Run(boot, Path(p.split("::")[0]).stem, (p,), options) for p in destructive]
+    return runs
+
+
+def run_all(image: Image, staged: Path, runs: Sequence[Run], jobs: int, deadline: float) -> Result:
+    """Run everything, `jobs` VMs at a time; `deadline` is the seconds that pytest may take in one boot."""
+    with ThreadPoolExecutor(jobs) as pool:
+        outcomes = pool.map(lambda run: _run(image, staged, run, deadline), runs)
+        return sum(outcomes, Result())
+
+
+def _run(image: Image, staged: Path, run: Run, deadline: float) -> Result:
+    results = RESULTS / run.settings.kernel / run.name
+    results.mkdir(parents=True, exist_ok=True)
+    try:
+        with booted(image, run.settings) as machine:
+            sync(machine, staged)
+            with phase(f"pytest {run.name}", run.settings.kernel):
+                result = _pytest(machine, run, results, deadline)
+            if not result.ok:
+                _collect(machine, results)
+    except MachineError as error:
+        say(str(error), run.settings.kernel)
+        return Result(broken=True)
+    say(f"{run.name}: {result}" + (f"; logs in {results.relative_to(CHECKOUT)}" if not result.ok else ""),
+        run.settings.kernel)  # fmt: skip
+    return result
+
+
+def _pytest(machine: Machine, run: Run, results: Path, deadline: float) -> Result:
+    pytest = ["python3", "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={_GUEST_XML}",
+              *run.arguments, *run.paths]  # fmt: skip
+    remote = f"cd {GUEST_CHECKOUT} && PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 exec {shlex.join(pytest)} 2>&1"
+    status = _stream(machine, remote, run.settings.kernel, deadline)
+    if status == _NO_TESTS:
+        return Result()
+    xml = results / "junit.xml"
+    with xml.open("wb") as output:
+        fetched = machine.ssh.run(["cat", _GUEST_XML], stdout=output, stderr=subprocess.DEVNULL)
+    if fetched.returncode:
+        cause = machine.panic() or ("the VM ended" if not machine.alive() else f"pytest ended with {status}")
+        say(f"{run.name} left no results: {cause}", run.settings.kernel)
+        return Result(broken=True)
+    result = read_junit(xml)
+    return replace(result, broken=bool(status) and not result.failed)
+
+
+def _stream(machine: Machine, remote: str, tag: str, deadline: float) -> int:
+    """Run a command in the VM and print its lines as they come; one past its deadline is ended."""
+    with subprocess.Popen(machine.ssh.command(remote), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        timer = threading.Timer(deadline, _give_up, (process, tag, deadline))
+        timer.start()
+        try:
+            for line in process.stdout:
+                sys.stdout.write(f"{tag}| {line.decode(errors='replace')}")
+                sys.stdout.flush()
+        finally:
+            timer.cancel()
+    return process.returncode
+
+
+def _give_up(process: subprocess.Popen[bytes], tag: str, deadline: float) -> None:
+    say(f"pytest still runs after {deadline:.0f} s: ended", tag)
+    process.kill()
+
+
+def read_junit(path: Path) -> Result:
+    """Count what pytest's XML reports."""
+    suites = ElementTree.parse(path).getroot().iter("testsuite")
+    counts = [[int(suite.get(name, "0")) for name in _COUNTS] for suite in suites]
+    tests, failures, errors, skipped = (sum(column) for column in zip(*counts, strict=True))
+    return Result(tests - failures - errors - skipped, failures + errors, skipped)
+
+
+def _collect(machine: Machine, results: Path) -> None:
+    """Save what explains a failure: journal, kernel log, console."""
+    if machine.serial.exists():
+        (results / "serial.log").write_bytes(machine.serial.read_bytes())
+    for name, command in (("journal.log", "journalctl -b -o short-monotonic --no-pager"), ("dmesg.log", "dmesg")):
+        with (results / name).open("wb") as output:
+            machine.ssh.run(command.split(), stdout=output, stderr=subprocess.STDOUT)
