@@ -86,8 +86,8 @@ def format_seconds(seconds: float) -> str:
 
 
 def quoted(text: str | int) -> str:
-    """What somebody wrote, as a message repeats it: in quotes, cut at 64 characters."""
-    whole = str(text)
+    """What somebody wrote, as a message repeats it: in quotes, printable, cut at 64 characters."""
+    whole = "".join(letter if letter.isprintable() else "?" for letter in str(text))
     return f'"{whole}"' if len(whole) <= MAX_TEXT else f'"{whole[: MAX_TEXT - 3]}..."'
 
 

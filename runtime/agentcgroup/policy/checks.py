@@ -8,6 +8,7 @@ across files: the agent's own memory, and the order of the hint words.
 from collections.abc import Iterator
 from typing import Any
 
+from agentcgroup.policy.leaves import get
 from agentcgroup.policy.model import Policy, Size
 from agentcgroup.policy.schema import Problem
 
@@ -33,7 +34,7 @@ ORDER = (
 def check(policy: Policy, mine: str) -> Iterator[Problem]:
     """Contradictions in a resolved policy that involve a value whose provenance begins with `mine`."""
     for low, high, across in ORDER:
-        below, above = value_of(policy, low), value_of(policy, high)
+        below, above = get(policy, low), get(policy, high)
         here, there = (policy.provenance.get(key, "default") for key in (low, high))
         own = [key for key, place in ((low, here), (high, there)) if place.startswith(mine)]
         if len(own) < (1 if across else 2) or _fits(below, above):
@@ -41,14 +42,6 @@ def check(policy: Policy, mine: str) -> Iterator[Problem]:
         aside = "" if len(own) == 2 else f" ({there if own == [low] else f'the first from {here}'})"
         other = high if own[0] == low else low
         yield Problem(own[0], f"{low} {below} exceeds {high} {above}{aside}: lower {low} or raise {high}", other)
-
-
-def value_of(policy: Policy, key: str) -> Any:
-    """The value of a dotted key."""
-    value: Any = policy
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _fits(below: Any, above: Any) -> bool:

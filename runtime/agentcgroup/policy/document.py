@@ -1,8 +1,8 @@
 """A YAML file as plain values plus the line each one stands on. Used for policies and for agentcgroup.yaml.
 
 Plain scalars follow the core schema of YAML 1.2: only true and false are booleans, so `off`, `no` and the device `8:0`
-are the strings that they look like. Aliases, anchors and tags are refused: they expand without bound, and `extends` does
-their work. Mapping keys are always strings.
+are the strings that they look like. Aliases, anchors and tags are refused: they expand without bound, and `extends`
+does their work. Mapping keys are always strings.
 """
 
 import re
@@ -58,7 +58,7 @@ def parent(key: str) -> str:
 def read(path: Path) -> Document:
     """The document in `path`; an empty file is an empty mapping.
 
-    Raises FileError if it cannot be read, is larger than 256 KiB, is not UTF-8 or YAML, repeats a key, or is no mapping.
+    Raises FileError if it cannot be read, is too large, is not UTF-8 or not YAML, repeats a key, or is no mapping.
     """
     text = _text(path)
     try:
@@ -109,6 +109,12 @@ class _Loader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
+
+
+def plain(text: str) -> Value:
+    """The value of a plain scalar: `true`, `12` and `1.5` are what they look like, the rest is text."""
+    kind = str(_Loader("").resolve(yaml.ScalarNode, text, (True, False)))  # type: ignore[no-untyped-call]
+    return _scalar(kind.rpartition(":")[2], text)
 
 
 class _Refused(yaml.MarkedYAMLError):

@@ -6,35 +6,18 @@ The keys are the leaves of policy.schema.json (a test compares the two); `extend
 import importlib.util
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from agentcgroup.errors import UserError
+from agentcgroup.policy.leaves import Field
 from agentcgroup.policy.model import LADDER, MIB, IoLimit, Rule, Rung, Size
 from agentcgroup.policy.patterns import compiled
 from agentcgroup.units import format_seconds, parse_duration, parse_size, quoted
 
-# lower: less is tighter, none is no limit. claim: less is tighter, none is 0. weight: less is tighter, none is 100.
-# A tuple lists a field's values, tightest first. more: a longer list is tighter. fixed: a tenant may not touch it.
-Tighter = Literal["lower", "claim", "weight", "more", "fixed"] | tuple[Any, ...]
-
 PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 DEVICE = re.compile(r"\d{1,4}:\d{1,7}|/dev(/(?!\.)[\w.:+@-]+)+", re.ASCII)
 DAY = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """`read` turns a value that the schema let pass into the model's, or each item of a list; it raises UserError.
-
-    `single`: an annotation may set it.
-    """
-
-    read: Callable[[Any], Any]
-    tighter: Tighter = "fixed"
-    single: bool = True
-    each: bool = False
 
 
 def read_size(value: str | int, least: int = MIB) -> Size:
@@ -50,11 +33,14 @@ def read_size(value: str | int, least: int = MIB) -> Size:
     return size
 
 
-def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A reader that also takes `none`."""
     return lambda value: None if value == "none" else read(value)
 
 
-def _duration(least: float, most: float) -> Callable[[Any], float]:
+def duration(least: float, most: float) -> Callable[[Any], float]:
+    """A reader of seconds between two bounds; it raises UserError outside."""
+
     def read(value: str | float) -> float:
         seconds = parse_duration(value)
         if not least <= seconds <= most:
@@ -95,9 +81,9 @@ def _hint_problems(hint: str | None) -> list[str]:
     return [str(problem) for problem in importlib.import_module("agentcgroup.hint").parse(hint).problems]
 
 
-_SIZE = _or_none(read_size)
-_SIZE_OR_ZERO = _or_none(partial(read_size, least=0))
-_COUNT = _or_none(int)
+_SIZE = or_none(read_size)
+_SIZE_OR_ZERO = or_none(partial(read_size, least=0))
+_COUNT = or_none(int)
 
 FIELDS: dict[str, Field] = {
     "description": Field(str, single=False),
@@ -112,12 +98,12 @@ FIELDS: dict[str, Field] = {
     "memory.reserve": Field(_SIZE_OR_ZERO, "claim"),
     "memory.swap_max": Field(_SIZE_OR_ZERO, "lower"),
     "cpu.weight": Field(_COUNT, "weight"),
-    "cpu.max": Field(_or_none(float), "lower"),
+    "cpu.max": Field(or_none(float), "lower"),
     "pids_max": Field(_COUNT, "lower"),
     "io.weight": Field(_COUNT, "weight"),
     "io.max": Field(_io, single=False),
-    "network.egress": Field(_or_none(parse_size), "lower"),
-    "network.ingress": Field(_or_none(parse_size), "lower"),
+    "network.egress": Field(or_none(parse_size), "lower"),
+    "network.ingress": Field(or_none(parse_size), "lower"),
     "shells": Field(tuple, single=False),
     "exec_match": Field(compiled, single=False, each=True),
     "call.memory.default": Field(read_size, "lower"),
@@ -126,9 +112,9 @@ FIELDS: dict[str, Field] = {
     "call.memory.high": Field(read_size, "lower"),
     "call.memory.max": Field(read_size, "lower"),
     "call.pids_max": Field(int, "lower"),
-    "call.time_max": Field(_or_none(_duration(1, 366 * DAY)), "lower"),
-    "call.grace": Field(_duration(0, 300), "lower"),
-    "call.stall_deadline": Field(_duration(1, 3600), "lower"),
+    "call.time_max": Field(or_none(duration(1, 366 * DAY)), "lower"),
+    "call.grace": Field(duration(0, 300), "lower"),
+    "call.stall_deadline": Field(duration(1, 3600), "lower"),
     "call.fork_rate": Field(_COUNT, "lower"),
     "call.orphans": Field(str, ("kill", "report", "keep")),
     "call.on_pressure": Field(_rungs, "more"),
@@ -137,5 +123,5 @@ FIELDS: dict[str, Field] = {
     "call.cpu_high": Field(int, "lower"),
     "rules": Field(_rule, single=False, each=True),
     "records.command": Field(str),
-    "tenant": Field(_or_none(str)),
+    "tenant": Field(or_none(str)),
 }

@@ -14,6 +14,7 @@ from agentcgroup.policy.build import Resolved, build
 from agentcgroup.policy.document import Document, FileError, read
 from agentcgroup.policy.model import Policy
 from agentcgroup.policy.schema import Problem, nearest
+from agentcgroup.units import quoted
 
 NAME = re.compile(r"[a-zA-Z0-9._-]{1,64}", re.ASCII)
 MAX_CHAIN = 8
@@ -32,15 +33,12 @@ class PolicySet:
         if name in self.errors:
             raise self.errors[name]
         if name not in self.policies:
-            raise UserError(f"policy {name!r}: no such policy{self._near(name)}: {self._places()}")
+            raise UserError(f"no policy {quoted(name)} in {', '.join(map(str, self.dirs))}: {self._advice(name)}")
         return self.policies[name]
 
-    def _near(self, name: str) -> str:
+    def _advice(self, name: str) -> str:
         near = nearest(name, sorted({*self.policies, *self.errors}))
-        return f", did you mean {near!r}?" if near else ""
-
-    def _places(self) -> str:
-        return f"add {' or '.join(str(place) for place in reversed(self.dirs))}/NAME.yaml, or see `agentcgroup policy list`"
+        return f"did you mean {quoted(near)}?" if near else "see `agentcgroup policy list`"
 
 
 def load_policies(dirs: Sequence[Path]) -> PolicySet:
@@ -124,15 +122,16 @@ class _Reader:
             return self._resolve(wanted, above, chain)[1], []
         except UserError:
             path = self.files[wanted][above]
-            text = f"extends: policy {wanted!r} has errors itself: run `agentcgroup policy check {path}`"
+            text = f"extends: policy {quoted(wanted)} has errors itself: run `agentcgroup policy check {path}`"
             return Resolved(), [Problem("extends", text)]
 
     def _refusal(self, name: str, wanted: str, above: int, chain: tuple[Path, ...]) -> str | None:
         if wanted == name and above < 0:
-            return f"{wanted!r} is this policy, and no earlier directory has one: name another"
+            return f"{quoted(wanted)} is this policy, and no earlier directory has one: name another"
         if above < 0:
             near = nearest(wanted, sorted(self.files))
-            return f"no policy {wanted!r}{f', did you mean {near!r}?' if near else ''}: known: {', '.join(sorted(self.files))}"
+            advice = f"did you mean {quoted(near)}?" if near else "add it, or drop this line"
+            return f"no policy {quoted(wanted)}: {advice}"
         if self.files[wanted][above] in chain:
             circle = " -> ".join([*(path.stem for path in chain[chain.index(self.files[wanted][above]) :]), wanted])
             return f"a circle: {circle}: take one `extends` out"

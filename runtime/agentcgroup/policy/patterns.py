@@ -30,18 +30,20 @@ def compiled(text: str) -> re.Pattern[str]:
             pattern = re.compile(text)
             tree = _parser.parse(text)
     except (re.error, Warning, OverflowError, RecursionError) as error:
-        raise UserError(f'{quoted(text)} is not a regular expression: {error}: escape the character, or mend it') from None
+        raise UserError(f"{quoted(text)} is not a regular expression: {error}: escape or mend it") from None
     if any(_ambiguous(body) for op, body in _walk(tree) if op in _REPEATS):
-        raise UserError(f'{quoted(text)} could run for minutes on a hostile text: take the repeat inside a repeat apart')
+        raise UserError(f"{quoted(text)} could run for minutes on a hostile text: take the inner repeat out")
     if _starts(text) * _steps(tree) > MAX_STEPS:
-        raise UserError(f'{quoted(text)} could run for seconds on a hostile text: write .{{0,100}} for .*, and so on')
+        raise UserError(f"{quoted(text)} could run for seconds on a hostile text: write .{{0,99}} for .*, and so on")
     return pattern
 
 
 def _starts(text: str) -> int:
     """At how many places of a text the pattern can begin: fewer if it begins with a word."""
-    word = re.match(r"(?:\\b|\(\?:)*([\w/@-]*)", text)
-    return 1 if text.startswith(("^", r"\A")) and "|" not in text else MATCH_CHARS // max(1, len(word[1] if word else ""))
+    if text.startswith(("^", r"\A")) and "|" not in text:
+        return 1
+    word = re.match(r"(?:\\b)?([\w/@-]*)(?![*?+{|])", text)
+    return MATCH_CHARS // max(1, len(word[1]) if word and "|" not in text else 0)
 
 
 def _steps(tree: Any) -> int:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import jsonschema
-
 from agentcgroup.errors import UserError
 from agentcgroup.paths import data_dir
 from agentcgroup.policy.document import Value
@@ -36,6 +34,8 @@ def load(name: str) -> dict[str, Any]:
 
 def problems(data: Value, name: str) -> Iterator[Problem]:
     """What the schema `name` does not allow in `data`, at most one problem a key."""
+    import jsonschema  # 0.1 s, and commands that only look up a default need none of it
+
     seen: set[str] = set()
     validator = jsonschema.Draft202012Validator(load(name))
     for error in sorted(validator.iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path]):
@@ -84,7 +84,7 @@ def _leaves(schema: dict[str, Any], key: str, defs: dict[str, Any]) -> Iterator[
             yield path, {**defs.get(child.get("$ref", "").removeprefix("#/$defs/"), {}), **child}
 
 
-def _translated(error: jsonschema.ValidationError, name: str) -> Iterator[Problem]:
+def _translated(error: Any, name: str) -> Iterator[Problem]:
     key = ""
     for step in error.absolute_path:
         key = join(key, step)
@@ -99,7 +99,7 @@ def _translated(error: jsonschema.ValidationError, name: str) -> Iterator[Proble
         yield Problem(key, f"{key}: must be {title}, not {shown(error.instance)}{_why(error)}")
 
 
-def _why(error: jsonschema.ValidationError) -> str:
+def _why(error: Any) -> str:
     """What to do, where the value looks right and is not."""
     wants = error.schema.get("type")
     if error.validator == "type" and wants == "boolean" and error.instance in ("yes", "no", "on", "off"):

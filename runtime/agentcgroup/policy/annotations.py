@@ -1,0 +1,133 @@
+"""What a container's annotations choose: which policy, which single fields of it, and whether it is required.
+
+Whoever writes annotations may be a tenant, so agentcgroup.yaml says per engine what they may do (`overrides`).
+
+    agentcgroup.policy=NAME                     agentcgroup.io/policy: NAME
+    agentcgroup.required=true                   agentcgroup.io/required: "true"
+    agentcgroup.call.time_max=10min             agentcgroup.io/call.time_max: 10min
+    policy.agentcgroup.io/CONTAINER: NAME       for one container of a pod, and before the other forms
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agentcgroup.config import Config
+from agentcgroup.policy.document import FileError
+from agentcgroup.policy.fields import FIELDS
+from agentcgroup.policy.load import NAME
+from agentcgroup.policy.overrides import apply_overrides as apply_overrides
+from agentcgroup.policy.schema import nearest
+from agentcgroup.units import quoted
+
+PREFIXES = ("agentcgroup.io/", "agentcgroup.")  # the longer first
+CONTAINER_PREFIX = "policy.agentcgroup.io/"
+CONTAINER_NAME = "io.kubernetes.container.name"
+MAX_OVERRIDES = 64
+
+SINGLE = frozenset(key for key, entry in FIELDS.items() if entry.single)
+SPECIAL = ("policy", "required", "name")  # `name` is what people call the container
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`overrides` maps a dotted key of the policy to its text; `tighten_only`: they may only lower limits."""
+
+    policy_name: str
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    required: bool = False
+    tighten_only: bool = False
+
+
+def choose(annotations: Mapping[str, str], engine: str, config: Config) -> Choice | None:
+    """The choice of one container; None if a policy is named only for other containers of its pod.
+
+    `engine` is podman, crio or other. Raises UserError with a line for each annotation that is wrong or not allowed.
+    """
+    ours, problems = _ours(annotations)
+    if _for_others(annotations, ours):
+        return None
+    name = _policy_name(annotations, ours, problems)
+    required = _required(ours, problems)
+    wanted = {key: text for key, (_, text) in ours.items() if key not in SPECIAL}
+    level = config.overrides.of(engine)
+    problems += _forbidden(name, [ours[key][0] for key in wanted], engine, config)
+    if problems or name is None:
+        raise FileError(problems)
+    return Choice(name, wanted, required, level != "all")
+
+
+def _ours(annotations: Mapping[str, str]) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """Our annotations as {dotted key: (annotation, text)}, and what is wrong with their keys."""
+    found: dict[str, tuple[str, str]] = {}
+    problems: list[str] = []
+    for name, text in sorted(annotations.items()):
+        prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), None)
+        if prefix is None:
+            continue
+        key = name.removeprefix(prefix)
+        if key not in SINGLE and key not in SPECIAL:
+            problems.append(f"annotation {quoted(name)}: {_unknown(key, prefix)}")
+        elif key in found and found[key][1] != text:
+            problems.append(f"annotation {name}: {found[key][0]} says {quoted(found[key][1])}: keep one of the two")
+        else:
+            found[key] = (name, text)
+    return found, problems
+
+
+def _unknown(key: str, prefix: str) -> str:
+    if key in FIELDS:
+        return "only a policy file can set this: add it to the policy"
+    near = nearest(key, [*SPECIAL, *sorted(SINGLE)])
+    return f"unknown key: did you mean {prefix}{near}?" if near else "unknown key: docs/policy.md lists them"
+
+
+def _for_others(annotations: Mapping[str, str], ours: Mapping[str, tuple[str, str]]) -> bool:
+    """Whether policies are named, and each is for another container of the pod."""
+    container = annotations.get(CONTAINER_NAME)
+    named = any(name.startswith(CONTAINER_PREFIX) for name in annotations)
+    return named and container is not None and _mine(annotations) not in annotations and "policy" not in ours
+
+
+def _mine(annotations: Mapping[str, str]) -> str:
+    return CONTAINER_PREFIX + annotations.get(CONTAINER_NAME, "")
+
+
+def _policy_name(
+    annotations: Mapping[str, str], ours: Mapping[str, tuple[str, str]], problems: list[str]
+) -> str | None:
+    mine = _mine(annotations)
+    source, name = (mine, annotations.get(mine)) if mine in annotations or "policy" not in ours else ours["policy"]
+    if name is None:
+        problems.append(f"no policy is named for this container: add agentcgroup.policy=NAME{_unnamed(annotations)}")
+    elif not NAME.fullmatch(name):
+        problems.append(f"annotation {source}: {quoted(name)} is not a policy's name: see `agentcgroup policy list`")
+    return name
+
+
+def _unnamed(annotations: Mapping[str, str]) -> str:
+    lost = CONTAINER_NAME not in annotations and any(name.startswith(CONTAINER_PREFIX) for name in annotations)
+    return f" ({CONTAINER_PREFIX}CONTAINER needs an engine that sets {CONTAINER_NAME})" if lost else ""
+
+
+def _required(ours: dict[str, tuple[str, str]], problems: list[str]) -> bool:
+    source, text = ours.get("required", ("", "false"))
+    if text not in ("true", "false"):
+        problems.append(f"annotation {source}: must be true or false, not {quoted(text)}")
+    return text == "true"
+
+
+def _forbidden(name: str | None, overrides: list[str], engine: str, config: Config) -> list[str]:
+    """What this engine's annotations may not say."""
+    level = config.overrides.of(engine)
+    problems = []
+    if level == "none" and overrides:
+        where = f"agentcgroup.yaml: overrides.{engine}: none"
+        problems = [f"annotation {key}: not allowed here ({where}): change the policy" for key in overrides]
+    if len(overrides) > MAX_OVERRIDES:
+        problems.append(f"{len(overrides)} annotations override the policy, {MAX_OVERRIDES} may: write a policy")
+    allowed = config.allowed_policies
+    if level != "all" and allowed is not None and name is not None and name not in allowed:
+        close = nearest(name, allowed)
+        advice = f"did you mean {quoted(close)}?" if close else f"allowed: {', '.join(allowed) or 'none'}"
+        problems.append(f"policy {quoted(name)} is not among allowed_policies of agentcgroup.yaml: {advice}")
+    return problems
