@@ -37,18 +37,21 @@ def check(policy: Policy, mine: str) -> Iterator[Problem]:
         below, above = get(policy, low), get(policy, high)
         here, there = (policy.provenance.get(key, "default") for key in (low, high))
         own = [key for key, place in ((low, here), (high, there)) if place.startswith(mine)]
-        if len(own) < (1 if across else 2) or _fits(below, above):
+        if len(own) < (1 if across else 2) or _fits(below, above, low.startswith("call.") != high.startswith("call.")):
             continue
         aside = "" if len(own) == 2 else f" ({there if own == [low] else f'the first from {here}'})"
         other = high if own[0] == low else low
         yield Problem(own[0], f"{low} {below} exceeds {high} {above}{aside}: lower {low} or raise {high}", other)
 
 
-def _fits(below: Any, above: Any) -> bool:
-    """Whether below <= above. Bytes and percentages cannot be compared before the container is there."""
+def _fits(below: Any, above: Any, other_base: bool) -> bool:
+    """Whether below <= above. Bytes and percentages cannot be compared before the container is there.
+
+    Nor can percentages of different things: those of a call's sizes are of what all calls may have together.
+    """
     if below is None or above is None:
         return True
     if isinstance(below, Size):
         pairs = ((below.bytes, above.bytes), (below.percent, above.percent))
-        return all(a is None or b is None or a <= b for a, b in pairs)
+        return all(a is None or b is None or a <= b for a, b in pairs[: 1 if other_base else 2])
     return bool(below <= above)

@@ -13,7 +13,7 @@ from agentcgroup.errors import UserError
 from agentcgroup.policy.leaves import Field
 from agentcgroup.policy.model import LADDER, MIB, IoLimit, Rule, Rung, Size
 from agentcgroup.policy.patterns import compiled
-from agentcgroup.units import format_seconds, parse_duration, parse_size, quoted
+from agentcgroup.units import format_bytes, format_seconds, parse_duration, parse_size, quoted
 
 PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 DEVICE = re.compile(r"\d{1,4}:\d{1,7}|/dev(/(?!\.)[\w.:+@-]+)+", re.ASCII)
@@ -27,10 +27,10 @@ def read_size(value: str | int, least: int = MIB) -> Size:
         raise UserError(f"{value} is more than there is: write 100% or less")
     if match:
         return Size(percent=float(match[1]))
-    size = Size(parse_size(value))
-    if (size.bytes or least) < MIB:
-        raise UserError(f"{size} is less than 1 MiB: write {size.bytes or 512}M if MiB are meant")
-    return size
+    count = parse_size(value)
+    if count < MIB and not count == least == 0:
+        raise UserError(f"{format_bytes(count)} is less than 1 MiB: write {count or 512}M if MiB are meant")
+    return Size(count)
 
 
 def or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
