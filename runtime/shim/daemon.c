@@ -1,0 +1,199 @@
+/* Talking with the daemon: dial, claim a ticket, tell or ask. Nothing here waits longer than the ack time, but for
+ * a verdict that the daemon has asked us to wait for. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define HINT "AGENT_RESOURCE_HINT"
+#define HINT_MAX 1024      /* bytes of a hint that are passed on */
+#define HINT_HEAD 4096     /* bytes of a command text that are searched for one */
+#define HINT_ARGUMENTS 8   /* arguments that may be the command text */
+#define FOREVER (-1)
+
+char message[AGC_MESSAGE_MAX];
+
+static const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = AGC_DIR "/sock"};
+
+/* A full backlog refuses a non-blocking connect with EAGAIN; a blocking one obeys SO_SNDTIMEO (unix(7), socket(7)). */
+static int dial_patiently(int sock)
+{
+    struct timeval limit = {.tv_sec = ack_ms() / 1000, .tv_usec = ack_ms() % 1000 * 1000};
+    if (setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) || fcntl(sock, F_SETFL, 0))
+        return -1;
+    return connect(sock, (const void *)&address, sizeof address);
+}
+
+/* If 0, 1 or 2 is closed, our descriptor takes its place: lift it, the caller's hole must stay one. */
+static int lift(int fd, int *mute)
+{
+    if (fd > 2)
+        return fd;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    close(fd);
+    *mute = fcntl(2, F_GETFD) < 0;
+    return high;
+}
+
+/* A connection to the daemon, or -1. */
+int dial(int *mute)
+{
+    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (sock < 0)
+        return -1;
+    sock = lift(sock, mute);
+    if (!connect(sock, (const void *)&address, sizeof address))
+        return sock;
+    if (errno == EAGAIN && !dial_patiently(sock))
+        return sock;
+    close(sock);
+    return -1;
+}
+
+/* Sends the first bytes of message; 0 if they are gone. */
+int tell(int sock, size_t length)
+{
+    return send(sock, message, length, MSG_NOSIGNAL) == (ssize_t)length ? 0 : -1;
+}
+
+/* One message as NUL-terminated text; its length, or -1 at the time limit and at hang-up. */
+ssize_t hear(int sock, char *buf, size_t size, int ms)
+{
+    struct pollfd wait = {.fd = sock, .events = POLLIN};
+    int ready;
+    while ((ready = poll(&wait, 1, ms)) < 0 && errno == EINTR)
+        ;
+    if (ready <= 0)
+        return -1;
+    ssize_t n = recv(sock, buf, size - 1, MSG_DONTWAIT);
+    if (n < 0 || (n == 0 && wait.revents & POLLHUP))
+        return -1;
+    buf[n] = 0;
+    return n;
+}
+
+/* The number of a ready directory, or 0. The daemon writes whole records, so a read takes one or none (pipe(7)). */
+static uint32_t take_ticket(void)
+{
+    uint32_t number;
+    int fd = openat(AT_FDCWD, AGC_DIR "/tickets", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, &number, sizeof number);
+    close(fd);
+    return n == sizeof number ? number : 0;
+}
+
+/* The daemon reads the hint; that the name stands somewhere near the head is enough to ask it. */
+static int text_may_hint(char **argv)
+{
+    for (int i = 1; i < HINT_ARGUMENTS && argv[i - 1] && argv[i]; i++)
+        if (memmem(argv[i], strnlen(argv[i], HINT_HEAD), HINT "=", sizeof HINT))
+            return 1;
+    return 0;
+}
+
+/* Adds a field and its NUL; what does not fit is cut. */
+static size_t put_field(size_t at, const char *key, const char *value, size_t limit)
+{
+    if (at + strlen(key) + 1 >= limit)
+        return at;
+    at = put_text(message, at, limit, key);
+    return put_text(message, at, limit, value) + 1;
+}
+
+static int fits(char **argv, size_t room)
+{
+    for (; *argv; argv++) {
+        size_t length = strnlen(*argv, room) + sizeof "a=";
+        if (length > room)
+            return 0;
+        room -= length;
+    }
+    return 1;
+}
+
+static size_t start_message(uint32_t ticket, const char *hint, char **argv)
+{
+    char digits[12];
+    size_t at = put_field(0, "", "AGC1", AGC_MESSAGE_MAX);
+    put_number(digits, 0, sizeof digits, ticket);
+    at = put_field(at, "t=", digits, AGC_MESSAGE_MAX);
+    if (hint)
+        at = put_field(at, "h=", hint, at + HINT_MAX);
+    if (!fits(argv, AGC_MESSAGE_MAX - at - sizeof "x=1"))
+        at = put_field(at, "x=", "1", AGC_MESSAGE_MAX);
+    for (; *argv; argv++)
+        at = put_field(at, "a=", *argv, AGC_MESSAGE_MAX);
+    return at;
+}
+
+/* "run 7", "move 7" or "exec". Anything else is no verdict, and the call goes to fallback. */
+static int obey(struct call *call, const char *answer)
+{
+    if (!strcmp(answer, "exec"))
+        return call->verdict = RUN_IN_PLACE, 1;
+    if (!strncmp(answer, "run ", 4) && read_number(answer + 4, &call->number))
+        return call->verdict = RUN_IN_CALL, 1;
+    if (!strncmp(answer, "move ", 5) && read_number(answer + 5, &call->number))
+        return call->verdict = RUN_MOVED, 1;
+    return call->number = 0, 0;
+}
+
+static int await_verdict(struct call *call)
+{
+    char answer[32];
+    if (hear(call->sock, answer, sizeof answer, (int)ack_ms()) < 0)
+        return 0;
+    if (!strcmp(answer, "wait") && hear(call->sock, answer, sizeof answer, FOREVER) < 0)
+        return 0;
+    return obey(call, answer);
+}
+
+/* Claims a directory or asks for one. The connection comes first: no ticket is taken from a pool that nobody fills. */
+void decide(struct call *call)
+{
+    const char *hint = getenv(HINT);
+    call->verdict = RUN_FALLBACK;
+    call->sock = dial(&call->mute);
+    if (call->sock < 0)
+        return;
+    if (!hint && !text_may_hint(call->argv))
+        call->number = take_ticket();
+    if (!tell(call->sock, start_message(call->number, hint, call->argv))) {
+        if (call->number) {
+            call->verdict = RUN_IN_CALL;
+            return;
+        }
+        if (await_verdict(call))
+            return;
+    }
+    close(call->sock); /* the hang-up gives back what a late answer may still grant */
+    call->sock = -1;
+    call->number = 0;
+}
+
+/* The forked child's own question, on its own connection: that is how the daemon knows whom to move. */
+int ask_to_be_moved(uint32_t number)
+{
+    char digits[12];
+    char answer[32] = "";
+    int mute;
+    int sock = dial(&mute);
+    if (sock < 0)
+        return 1;
+    put_number(digits, 0, sizeof digits, number);
+    size_t at = put_field(0, "", "AGC1", AGC_MESSAGE_MAX);
+    at = put_field(at, "m=", digits, AGC_MESSAGE_MAX);
+    if (!tell(sock, at))
+        hear(sock, answer, sizeof answer, (int)ack_ms());
+    close(sock);
+    return strcmp(answer, "exec") != 0;
+}

@@ -1,0 +1,81 @@
+/* The end of a call: what its cgroup counted, what the daemon has to say, and a death like the shell's own. */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define UNLINK_MS 1
+
+/* These files are lines of "NAME NUMBER": any digit but 0 is news. A missing controller has no file and no news. */
+static int counted(int dir, const char *file)
+{
+    char text[512];
+    return read_whole(dir, file, text, sizeof text) > 0 && strpbrk(text, "123456789");
+}
+
+/*
+ * Since Linux 6.19 (d245698d727a) a task leaves its cgroup only after its last switch, a moment after we could reap it:
+ * a populated cgroup gets a second look.
+ */
+static int is_populated(int dir)
+{
+    if (!counted(dir, "cgroup.events"))
+        return 0;
+    poll(NULL, 0, UNLINK_MS);
+    return counted(dir, "cgroup.events");
+}
+
+/* Without the view only a failure hints at something. */
+static int has_news(const struct call *call, int status)
+{
+    if (call->dir < 0)
+        return status != 0;
+    return counted(call->dir, "memory.events") || counted(call->dir, "pids.events") || is_populated(call->dir);
+}
+
+/* At most PIPE_BUF bytes: then a pipe that polls writable takes all without blocking (pipe(7)). */
+static void print(const char *text, size_t length)
+{
+    struct pollfd out = {.fd = 2, .events = POLLOUT};
+    if (poll(&out, 1, (int)ack_ms()) == 1 && out.revents & POLLOUT)
+        if (write(2, text, length < PIPE_BUF ? length : PIPE_BUF) < 0)
+            return; /* the reader has gone */
+}
+
+void print_feedback(const struct call *call, int status, int was_long)
+{
+    if (call->sock < 0 || !(was_long || WIFSIGNALED(status) || has_news(call, status)))
+        return;
+    size_t at = put_text(message, 0, sizeof message, "AGC1") + 1;
+    at = put_text(message, at, sizeof message, "e=");
+    at = put_number(message, at, sizeof message, (uint32_t)status) + 1;
+    if (tell(call->sock, at))
+        return;
+    ssize_t n = hear(call->sock, message, sizeof message, (int)ack_ms());
+    if (n > 0 && !call->mute)
+        print(message, (size_t)n);
+}
+
+/* The same exit code or the same signal, but no second core dump: pipe handlers ignore RLIMIT_CORE (core(5)). */
+void end_like(int status)
+{
+    static const struct rlimit none = {0, 0};
+    static const struct sigaction standard = {.sa_handler = SIG_DFL};
+    if (!WIFSIGNALED(status))
+        _exit(WEXITSTATUS(status));
+    int sig = WTERMSIG(status);
+    uint64_t one = 1ULL << (sig - 1);
+    syscall(SYS_prlimit64, 0, RLIMIT_CORE, &none, NULL);
+    prctl(PR_SET_DUMPABLE, 0);
+    sigaction(sig, &standard, NULL);
+    kill(getpid(), sig);
+    syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &one, NULL, sizeof one);
+    _exit(128 + sig);
+}

@@ -1,0 +1,89 @@
+/* What the parts of the shim share. See docs/architecture.md for the protocol. */
+#ifndef AGC_SHIM_H
+#define AGC_SHIM_H
+
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifndef AGC_DIR
+#define AGC_DIR "/dev/agentcgroup"
+#endif
+
+/* Everywhere openat(2): musl's open() follows each O_CLOEXEC with an fcntl for kernels before 2.6.23. */
+#define AGC_MESSAGE_MAX 16384 /* bytes of a message, either way */
+#define AGC_LONG_CALL_MS 200  /* past this a call has a story to tell */
+
+/* How a call runs, as the daemon or its absence decides. */
+enum verdict {
+    RUN_IN_PLACE, /* this process becomes the shell */
+    RUN_IN_CALL,  /* a child is cloned into calls/N */
+    RUN_MOVED,    /* a child is forked and asks to be moved to calls/N */
+    RUN_FALLBACK, /* a child is cloned into calls/fallback */
+};
+
+struct call {
+    char **argv;
+    enum verdict verdict;
+    uint32_t number; /* N; 0 in fallback */
+    int sock;        /* the start connection, or -1; its hang-up ends the call for the daemon */
+    int dir;         /* O_PATH of calls/N, or -1 */
+    int mute;        /* fd 2 was closed at the start: nothing may be printed */
+    pid_t self;
+};
+
+/* payload.c: what the hook wrote into this file */
+uint32_t ack_ms(void);
+uint64_t payload_offset(void);
+uint64_t payload_length(void);
+void payload_name(char name[32]);
+
+/* text.c */
+size_t put_text(char *out, size_t at, size_t size, const char *text);
+size_t put_number(char *out, size_t at, size_t size, uint32_t number);
+int read_number(const char *text, uint32_t *number);
+ssize_t read_whole(int at, const char *path, char *buf, size_t size);
+void say(const char *text);
+
+/* place.c */
+int belongs_to_agent(pid_t parent);
+int inside_a_call(void);
+
+/* daemon.c */
+extern char message[AGC_MESSAGE_MAX];
+int dial(int *mute);
+int tell(int sock, size_t length);
+ssize_t hear(int sock, char *buf, size_t size, int ms);
+void decide(struct call *call);
+int ask_to_be_moved(uint32_t number);
+
+/* launch.c */
+pid_t launch(struct call *call);
+
+/* supervise.c: returns the wait status of the shell */
+int supervise(const struct call *call, pid_t shell, int *was_long);
+
+/* witness.c */
+void hire_witness(void);
+void dismiss_witness(void);
+int group_got(int sig, const siginfo_t *info, int ask_twice);
+void hire_watch(pid_t shell);
+void dismiss_watch(void);
+void helper_ended(pid_t pid);
+
+/* ending.c */
+void print_feedback(const struct call *call, int status, int was_long);
+void end_like(int status) __attribute__((noreturn));
+
+/* real.c */
+void exec_real(char **argv, char **envp) __attribute__((noreturn));
+int exec_file(int fd, char **argv, char **envp);
+
+/* copies.c: for places where AGC_DIR is out of sight */
+void exec_copy(char **argv, char **envp);
+
+/* hint.c */
+int send_hint(char **words);
+
+#endif

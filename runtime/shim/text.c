@@ -1,0 +1,56 @@
+/* Small text. No stdio: its buffers and locks would be a third of the program's pages. */
+#include "shim.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Appends as much of text as fits, with its NUL; returns the new end. The NUL is always written. */
+size_t put_text(char *out, size_t at, size_t size, const char *text)
+{
+    while (*text && at + 1 < size)
+        out[at++] = *text++;
+    out[at] = 0;
+    return at;
+}
+
+size_t put_number(char *out, size_t at, size_t size, uint32_t number)
+{
+    char digits[11];
+    char *p = digits + sizeof digits - 1;
+    *p = 0;
+    do
+        *--p = '0' + number % 10;
+    while (number /= 10);
+    return put_text(out, at, size, p);
+}
+
+/* A decimal number and nothing after it; 1 if it was one. */
+int read_number(const char *text, uint32_t *number)
+{
+    uint64_t value = 0;
+    const char *p = text;
+    for (; *p >= '0' && *p <= '9' && p - text < 10; p++)
+        value = value * 10 + (uint32_t)(*p - '0');
+    *number = (uint32_t)value;
+    return p > text && !*p && value <= UINT32_MAX;
+}
+
+/* A small file of /proc or cgroupfs in one read, NUL-terminated; its length or -1. */
+ssize_t read_whole(int at, const char *path, char *buf, size_t size)
+{
+    int fd = openat(at, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t n = read(fd, buf, size - 1);
+    close(fd);
+    if (n >= 0)
+        buf[n] = 0;
+    return n;
+}
+
+void say(const char *text)
+{
+    if (write(2, text, strlen(text)) < 0)
+        return; /* there is nobody to tell */
+}
