@@ -31,7 +31,7 @@ class PolicySet:
     def get(self, name: str) -> Policy:
         """The policy of that name. Raises UserError: it is broken (with its problems), or there is none."""
         if name in self.errors:
-            raise self.errors[name]
+            raise UserError(str(self.errors[name]))
         if name not in self.policies:
             raise UserError(f"no policy {quoted(name)} in {', '.join(map(str, self.dirs))}: {self._advice(name)}")
         return self.policies[name]
@@ -72,7 +72,7 @@ class _Reader:
     def __init__(self, dirs: Sequence[Path]) -> None:
         self.files: dict[str, list[Path]] = {}
         self.misnamed: dict[str, UserError] = {}
-        self._built: dict[Path, tuple[Policy, Resolved] | UserError] = {}
+        self._built: dict[Path, tuple[Policy, Resolved] | FileError] = {}
         for place in dirs:
             self._list(place)
 
@@ -101,11 +101,11 @@ class _Reader:
                 document = read(path)
                 base, problems = self._base(name, index, document, (*chain, path))
                 self._built[path] = build(name, document, base, problems)
-            except UserError as error:
+            except FileError as error:
                 self._built[path] = error
         result = self._built[path]
-        if isinstance(result, UserError):
-            raise result
+        if isinstance(result, FileError):
+            raise FileError(result.problems)  # the kept one would gather a traceback each time
         return result
 
     def _base(

@@ -33,17 +33,18 @@ def compiled(text: str) -> re.Pattern[str]:
         raise UserError(f"{quoted(text)} is not a regular expression: {error}: escape or mend it") from None
     if any(_ambiguous(body) for op, body in _walk(tree) if op in _REPEATS):
         raise UserError(f"{quoted(text)} could run for minutes on a hostile text: take the inner repeat out")
-    if _starts(text) * _steps(tree) > MAX_STEPS:
+    if _starts(tree) * _steps(tree) > MAX_STEPS:
         raise UserError(f"{quoted(text)} could run for seconds on a hostile text: write .{{0,99}} for .*, and so on")
     return pattern
 
 
-def _starts(text: str) -> int:
-    """At how many places of a text the pattern can begin: fewer if it begins with a word."""
-    if text.startswith(("^", r"\A")) and "|" not in text:
-        return 1
-    word = re.match(r"(?:\\b)?([\w/@-]*)(?![*?+{|])", text)
-    return MATCH_CHARS // max(1, len(word[1]) if word and "|" not in text else 0)
+def _starts(tree: Any) -> int:
+    """At how many places of a text the pattern can begin: one if it is anchored, fewer if it begins with a word."""
+    nodes = [(str(op), str(argument)) for op, argument in tree if str(op) != "AT" or str(argument) != "AT_BOUNDARY"]
+    if nodes and nodes[0] in (("AT", "AT_BEGINNING"), ("AT", "AT_BEGINNING_STRING")):
+        return MATCH_CHARS if tree.state.flags & re.MULTILINE else 1
+    word = next((at for at, node in enumerate(nodes) if node[0] != "LITERAL"), len(nodes))
+    return MATCH_CHARS // max(1, word)
 
 
 def _steps(tree: Any) -> int:
@@ -57,7 +58,8 @@ def _ways(op: str, argument: Any) -> int:
         spread = min(int(high), MATCH_CHARS) - min(int(low), MATCH_CHARS) + 1
         return (min(spread, SPACES) if _spaces(body) else spread) * _steps(body)
     if op == "BRANCH":
-        return sum(_steps(branch) for branch in argument[1])
+        ways = [_steps(branch) for branch in argument[1]]
+        return min(sum(ways), max(ways) * _together(argument[1]))
     return prod(_steps(inner) for inner in _inner(op, argument))
 
 
@@ -89,11 +91,15 @@ def _ambiguous(repeat: Any) -> bool:
     """Whether the body of a repeat can match one text in several ways, which makes the whole exponential."""
     _low, high, body = repeat
     return int(high) > 1 and any(
-        (op in _REPEATS and argument[0] != argument[1]) or (op == "BRANCH" and not _distinct(argument[1]))
+        (op in _REPEATS and argument[0] != argument[1]) or (op == "BRANCH" and _together(argument[1]) > 1)
         for op, argument in _walk(body)
     )
 
 
-def _distinct(branches: list[Any]) -> bool:
-    heads = [tuple(branch[0]) if len(branch) else None for branch in branches]
-    return all(head and str(head[0]) == "LITERAL" for head in heads) and len(set(heads)) == len(heads)
+def _together(branches: list[Any]) -> int:
+    """How many of the alternatives can match at one place: words only if one begins the other."""
+    words = [[argument if str(op) == "LITERAL" else None for op, argument in branch] for branch in branches]
+    if any(None in word for word in words):
+        heads = [word[0] if word else None for word in words]
+        return 1 if None not in heads and len(set(heads)) == len(heads) else len(branches)
+    return max(sum(long[: len(short)] == short for short in words) for long in words)
