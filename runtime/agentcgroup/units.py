@@ -71,7 +71,7 @@ def format_seconds(seconds: float) -> str:
     """`250 ms`, `12.3 s`, `5 min`, `1 h 30 min`: two units at most, milliseconds only below one second."""
     if seconds < 0:
         return "-" + format_seconds(-seconds)
-    if seconds < 0.9995:
+    if 0 < seconds < 0.9995:
         return f"{round(seconds * 1000)} ms"
     if seconds < 119.95:
         return f"{_decimal(seconds)} s"

@@ -14,6 +14,7 @@ from agentcgroup.policy.schema import Problem, join
 
 NOT_INHERITED = ("description",)
 
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """The values of a policy by dotted key, and where each came from: what a child inherits."""
@@ -53,7 +54,8 @@ def _merged(document: Document, own: dict[str, Any], base: Resolved) -> Resolved
     values = {key: value for key, value in base.values.items() if key not in NOT_INHERITED} | own
     places = {key: base.provenance[key] for key in values if key not in own} | {key: document.where(key) for key in own}
     rules, inherited = own.get("rules", ()), base.values.get("rules", ())
-    values["rules"] = (*rules, *inherited)
+    if "rules" in values:
+        values["rules"] = (*rules, *inherited)
     for index in range(len(rules)):
         places[join("rules", index)] = document.where(join("rules", index))
     for index in range(len(inherited)):

@@ -100,7 +100,9 @@ class _Loader(yaml.SafeLoader):
         if event.anchor is not None:
             raise _Refused("anchors and aliases (& and *) are not taken: write the value out, or use `extends`", event)
         if tag := getattr(event, "tag", None):
-            raise _Refused(f"the tag {tag} is not taken: write the plain value", event)
+            raise _Refused(
+                f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} is not taken: write the plain value", event
+            )
         self.nodes += 1
         if self.depth >= MAX_DEPTH or self.nodes > MAX_NODES:
             raise _Refused(f"deeper than {MAX_DEPTH} levels or more than {MAX_NODES} values: make it smaller", event)

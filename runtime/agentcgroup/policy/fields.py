@@ -13,10 +13,9 @@ from agentcgroup.errors import UserError
 from agentcgroup.policy.leaves import Field
 from agentcgroup.policy.model import LADDER, MIB, IoLimit, Rule, Rung, Size
 from agentcgroup.policy.patterns import compiled
-from agentcgroup.units import format_bytes, format_seconds, parse_duration, parse_size, quoted
+from agentcgroup.units import format_bytes, format_seconds, parse_duration, parse_size
 
 PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
-DEVICE = re.compile(r"\d{1,4}:\d{1,7}|/dev(/(?!\.)[\w.:+@-]+)+", re.ASCII)
 DAY = 86400.0
 
 
@@ -52,9 +51,6 @@ def duration(least: float, most: float) -> Callable[[Any], float]:
 
 
 def _io(value: dict[str, dict[str, str | int]]) -> tuple[IoLimit, ...]:
-    for device in value:
-        if not DEVICE.fullmatch(device):
-            raise UserError(f"{quoted(device)} is not a device: write a path such as /dev/sda, or MAJ:MIN such as 8:0")
     return tuple(
         IoLimit(device, {name: parse_size(rate) for name, rate in limits.items()}) for device, limits in value.items()
     )

@@ -72,13 +72,14 @@ class _Reader:
     def __init__(self, dirs: Sequence[Path]) -> None:
         self.files: dict[str, list[Path]] = {}
         self.misnamed: dict[str, UserError] = {}
+        self._documents: dict[Path, Document] = {}
         self._built: dict[Path, tuple[Policy, Resolved] | FileError] = {}
         for place in dirs:
             self._list(place)
 
     def policy(self, name: str) -> Policy:
-        """The winning policy of that name. Raises UserError."""
-        return self._resolve(name, len(self.files[name]) - 1, ())[0]
+        """The winning policy of that name. Raises FileError."""
+        return self._resolve(self.files[name][-1])[0]
 
     def _list(self, place: Path) -> None:
         try:
@@ -94,13 +95,12 @@ class _Reader:
             else:
                 self.files.setdefault(path.stem, []).append(path)
 
-    def _resolve(self, name: str, index: int, chain: tuple[Path, ...]) -> tuple[Policy, Resolved]:
-        path = self.files[name][index]
+    def _resolve(self, path: Path) -> tuple[Policy, Resolved]:
         if path not in self._built:
             try:
-                document = read(path)
-                base, problems = self._base(name, index, document, (*chain, path))
-                self._built[path] = build(name, document, base, problems)
+                document = self._read(path)
+                base, problems = self._base(path, document)
+                self._built[path] = build(path.stem, document, base, problems)
             except FileError as error:
                 self._built[path] = error
         result = self._built[path]
@@ -108,34 +108,55 @@ class _Reader:
             raise FileError(result.problems)  # the kept one would gather a traceback each time
         return result
 
-    def _base(
-        self, name: str, index: int, document: Document, chain: tuple[Path, ...]
-    ) -> tuple[Resolved, list[Problem]]:
+    def _read(self, path: Path) -> Document:
+        if path not in self._documents:
+            self._documents[path] = read(path)
+        return self._documents[path]
+
+    def _base(self, path: Path, document: Document) -> tuple[Resolved, list[Problem]]:
         """What the document inherits, or why it cannot."""
         wanted = document.data.get("extends")
-        if not isinstance(wanted, str):
-            return Resolved(), []
-        above = index - 1 if wanted == name else len(self.files.get(wanted, [])) - 1
-        if problem := self._refusal(name, wanted, above, chain):
-            return Resolved(), [Problem("extends", f"extends: {problem}")]
-        try:
-            return self._resolve(wanted, above, chain)[1], []
-        except UserError:
-            path = self.files[wanted][above]
-            text = f"extends: policy {quoted(wanted)} has errors itself: run `agentcgroup policy check {path}`"
-            return Resolved(), [Problem("extends", text)]
+        if not isinstance(wanted, str) or not NAME.fullmatch(wanted):
+            return Resolved(), []  # nothing, or the schema has refused it
+        above = self._above(path, wanted)
+        if above is None:
+            problem = self._missing(path, wanted)
+        elif not (problem := self._circle(path)):
+            try:
+                return self._resolve(above)[1], []
+            except FileError:
+                problem = f"policy {quoted(wanted)} has errors itself: run `agentcgroup policy check {above}`"
+        return Resolved(), [Problem("extends", f"extends: {problem}")]
 
-    def _refusal(self, name: str, wanted: str, above: int, chain: tuple[Path, ...]) -> str | None:
-        if wanted == name and above < 0:
+    def _above(self, path: Path, wanted: str) -> Path | None:
+        """The file that `wanted` means in `path`."""
+        files = self.files.get(wanted, [])
+        earlier = files[: files.index(path)] if wanted == path.stem else files
+        return earlier[-1] if earlier else None
+
+    def _missing(self, path: Path, wanted: str) -> str:
+        if wanted == path.stem:
             return f"{quoted(wanted)} is this policy, and no earlier directory has one: name another"
-        if above < 0:
-            near = nearest(wanted, sorted(self.files))
-            advice = f"did you mean {quoted(near)}?" if near else "add it, or drop this line"
-            return f"no policy {quoted(wanted)}: {advice}"
-        if self.files[wanted][above] in chain:
-            circle = " -> ".join([*(path.stem for path in chain[chain.index(self.files[wanted][above]) :]), wanted])
-            return f"a circle: {circle}: take one `extends` out"
-        return f"more than {MAX_CHAIN} policies on top of each other" if len(chain) > MAX_CHAIN else None
+        near = nearest(wanted, sorted(self.files))
+        return f"no policy {quoted(wanted)}: {f'did you mean {quoted(near)}?' if near else 'add it, or drop this line'}"
+
+    def _circle(self, start: Path) -> str:
+        """Why the chain that begins here has no end, or is too long; empty: it is sound."""
+        chain = [start]
+        while (path := self._next(chain[-1])) is not None:
+            chain.append(path)
+            if path == start:
+                return f"a circle: {' -> '.join(link.stem for link in chain)}: take one `extends` out"
+            if len(chain) > MAX_CHAIN:
+                return f"more than {MAX_CHAIN} policies extend each other: write some of them out"
+        return ""
+
+    def _next(self, path: Path) -> Path | None:
+        try:
+            wanted = self._read(path).data.get("extends")
+        except FileError:
+            return None
+        return self._above(path, wanted) if isinstance(wanted, str) else None
 
 
 def _misnamed(path: Path) -> FileError | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentcgroup.errors import UserError
 from agentcgroup.paths import data_dir
-from agentcgroup.policy.document import Value
+from agentcgroup.policy.document import Value, plain
 from agentcgroup.units import quoted
 
 
@@ -58,16 +58,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def shown(value: Value) -> str:
-    """A bad value as a message repeats it: short, and with the trap that YAML set, if it did."""
+    """A bad value as a message repeats it."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str):
-        return quoted(value)
     if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "a mapping"
-    return str(value)
+        return ("a " if value else "an empty ") + ("list" if isinstance(value, list) else "mapping")
+    return quoted(value) if isinstance(value, str) else str(value)
 
 
 def join(key: str, step: str | int) -> str:
@@ -94,29 +92,31 @@ def _translated(error: Any, name: str) -> Iterator[Problem]:
     elif error.validator == "required":
         missing = next(word for word in error.validator_value if word not in error.instance)
         yield Problem(key, f"{key}: has no {missing}: add one")
-    else:
+    elif not (error.validator == "pattern" and "format" in error.schema):  # else its reader has better advice
+        key = join(key, error.instance) if "propertyNames" in error.absolute_schema_path else key
         title = error.schema.get("title", "another value")
-        yield Problem(key, f"{key}: must be {title}, not {shown(error.instance)}{_why(error)}")
+        yield Problem(key, f"{key}: must be {title}, not {shown(error.instance)}{_advice(error, title)}")
 
 
-def _why(error: Any) -> str:
+def _advice(error: Any, title: str) -> str:
     """What to do, where the value looks right and is not."""
-    wants = error.schema.get("type")
-    if error.validator == "type" and wants == "boolean" and error.instance in ("yes", "no", "on", "off"):
-        return f": write {'true' if error.instance in ('yes', 'on') else 'false'}"
-    if wants == "string" and isinstance(error.instance, bool | int | float):
-        return f': write "{shown(error.instance)}" in quotes if that is meant'
-    if error.validator == "uniqueItems":
-        return " with one of them twice"
-    return ""
+    value, wants = error.instance, error.schema.get("type")
+    if value is None and title.endswith("or none"):
+        return ": write none if no limit is wanted"
+    if wants == "boolean" and value in ("yes", "no", "on", "off"):
+        return f": write {'true' if value in ('yes', 'on') else 'false'}"
+    if wants == "string" and isinstance(value, bool | int | float):
+        return f': write "{shown(value)}" in quotes if that is meant'
+    if isinstance(value, str) and not isinstance(plain(value), str):
+        return ": take the quotes off"
+    return " with one of them twice" if error.validator == "uniqueItems" else ""
 
 
-def _unknown(key: str, word: str, known: dict[str, Any], name: str) -> Problem:
+def _unknown(key: str, word: str, known: Iterable[str], name: str) -> Problem:
+    """The nearest key: one of that name elsewhere, else one that is spelt like it here."""
     path = join(key, word)
-    near = nearest(word, known)
-    if near is None:
-        near = next((leaf for leaf in leaves(name) if leaf.rpartition(".")[2] == word), None)
-        advice = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
-    else:
-        advice = f"did you mean {join(key, near)}?"
+    near = next((leaf for leaf in leaves(name) if leaf.rpartition(".")[2] == word), None)
+    if near is None and (close := nearest(word, known)):
+        near = join(key, close)
+    advice = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
     return Problem(path, f"{path}: unknown key: {advice}")
