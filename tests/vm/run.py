@@ -9,11 +9,13 @@ import sys
 from types import FrameType
 
 from harness import named, suite
+from harness.boot import booted
 from harness.build import ImageError
 from harness.image import get_image
-from harness.machine import MachineError, Settings, booted
+from harness.machine import MachineError
 from harness.product import GUEST_CHECKOUT, ProductError, stage, sync
 from harness.progress import say
+from harness.qemu import Settings
 from harness.spec import KERNELS
 
 INTERRUPTED = 130

@@ -62,7 +62,7 @@ def get_image() -> Image:
     """Return the image for the current inputs, building it if the cache has none. Raises ImageError."""
     cache = cache_folder()
     folder = cache / cache_key()
-    with _locked(cache / "build.lock"):
+    with locked(cache / "build.lock", "waiting for another run that builds the image"):
         if not folder.exists():
             build(cache, folder)
         os.utime(folder)
@@ -71,12 +71,13 @@ def get_image() -> Image:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path, text: str) -> Iterator[None]:
+    """Hold an exclusive lock on a file for a block; `text` is shown while another process has it."""
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with phase("waiting for another run that builds the image"):
+            with phase(text):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

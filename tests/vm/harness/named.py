@@ -6,8 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from .boot import boot
 from .image import Image
-from .machine import Machine, MachineError, Settings, boot
+from .machine import Machine, MachineError
+from .qemu import Settings
 
 
 def _folder(name: str) -> Path:

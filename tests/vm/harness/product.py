@@ -22,7 +22,7 @@ _TEST_FILES = ("tests", "bench", "pyproject.toml")
 # systemd and a running daemon see it.
 _UNPACK = f"""set -e
 rm -rf {GUEST_CHECKOUT} {_VM_PYTHON_SITE}/agentcgroup
-tar -C / -xf - --no-same-owner
+tar -C / -xf - --no-same-owner --warning=no-timestamp
 systemctl daemon-reload
 if systemctl --quiet is-active agentcgroupd.service; then systemctl restart agentcgroupd.service; fi
 """

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+from .boot import booted
 from .image import Image
-from .machine import Machine, MachineError, Settings, booted
+from .machine import Machine, MachineError
 from .product import CHECKOUT, GUEST_CHECKOUT, sync
 from .progress import phase, say
+from .qemu import Settings
 
 RESULTS = CHECKOUT / "build" / "vm"
 TESTS = Path("tests/vm")

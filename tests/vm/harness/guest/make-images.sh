@@ -19,11 +19,11 @@ tar -C static -cf static.tar .
 
 cat >import.sh <<'IMPORT'
 set -eu
-podman import -q --change CMD=/bin/bash debian.tar localhost/debian
-podman import -q --change CMD=/bin/sh busybox.tar localhost/busybox
-podman import -q --change CMD=/hello static.tar localhost/static
+podman import -q --change 'CMD ["/bin/bash"]' debian.tar localhost/debian
+podman import -q --change 'CMD ["/bin/sh"]' busybox.tar localhost/busybox
+podman import -q --change 'CMD ["/hello"]' static.tar localhost/static
 base=$(podman create localhost/debian)
-podman commit -q --change CMD=/sbin/init "$base" localhost/systemd
+podman commit -q --change 'CMD ["/sbin/init"]' "$base" localhost/systemd
 podman rm "$base"
 podman images
 IMPORT
