@@ -35,8 +35,13 @@ class Overrides:
     other: Level = "none"
 
     def of(self, engine: str) -> Level:
-        """The level of an engine; an unknown one is `other`."""
-        return {"podman": self.podman, "crio": self.crio}.get(engine, self.other)
+        """The level of an engine."""
+        level: Level = getattr(self, self.key(engine))
+        return level
+
+    def key(self, engine: str) -> str:
+        """The field for an engine; an unknown one is `other`."""
+        return engine if engine in ("podman", "crio") else "other"
 
 
 @dataclass(frozen=True, slots=True)

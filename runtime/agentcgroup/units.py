@@ -99,8 +99,8 @@ def _bounded(count: int, text: str | int) -> int:
 
 def _size_advice(text: str) -> str:
     """What to write instead, for the spellings that other tools take."""
-    upper = text.strip()[:MAX_TEXT].upper().replace("IB", "iB")
-    if _SIZE.fullmatch(upper):
+    upper = text.strip().upper().replace("IB", "iB")
+    if len(text) <= MAX_TEXT and _SIZE.fullmatch(upper):
         return f"write {upper}"
     if text.strip().lower() in ("max", "infinity", "unlimited", "-1"):
         return "write none where no limit is wanted"

@@ -121,7 +121,7 @@ def _forbidden(name: str | None, overrides: list[str], engine: str, config: Conf
     level = config.overrides.of(engine)
     problems = []
     if level == "none" and overrides:
-        where = f"agentcgroup.yaml: overrides.{engine}: none"
+        where = f"agentcgroup.yaml: overrides.{config.overrides.key(engine)}: none"
         problems = [f"annotation {key}: not allowed here ({where}): change the policy" for key in overrides]
     if len(overrides) > MAX_OVERRIDES:
         problems.append(f"{len(overrides)} annotations override the policy, {MAX_OVERRIDES} may: write a policy")

@@ -39,9 +39,9 @@ def check(policy: Policy, mine: str) -> Iterator[Problem]:
         own = [key for key, place in ((low, here), (high, there)) if place.startswith(mine)]
         if len(own) < (1 if across else 2) or _fits(below, above, low.startswith("call.") != high.startswith("call.")):
             continue
-        aside = "" if len(own) == 2 else f" ({there if own == [low] else f'the first from {here}'})"
-        other = high if own[0] == low else low
-        yield Problem(own[0], f"{low} {below} exceeds {high} {above}{aside}: lower {low} or raise {high}", other)
+        key, other, place = (low, high, there) if own[0] == low else (high, low, here)
+        aside = "" if len(own) == 2 else f" ({other}: {place})"
+        yield Problem(key, f"{low} {below} exceeds {high} {above}{aside}: lower {low} or raise {high}", other)
 
 
 def _fits(below: Any, above: Any, other_base: bool) -> bool:

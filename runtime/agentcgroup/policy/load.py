@@ -51,7 +51,7 @@ def load_policies(dirs: Sequence[Path]) -> PolicySet:
             policies[name] = reader.policy(name)
             errors.pop(name, None)
         except UserError as error:
-            errors[name] = error
+            errors[name] = error.with_traceback(None)  # whose frames would keep every document
     return PolicySet(dict(sorted(policies.items())), errors, tuple(dirs))
 
 
@@ -144,9 +144,11 @@ class _Reader:
         """Why the chain that begins here has no end, or is too long; empty: it is sound."""
         chain = [start]
         while (path := self._next(chain[-1])) is not None:
-            chain.append(path)
             if path == start:
-                return f"a circle: {' -> '.join(link.stem for link in chain)}: take one `extends` out"
+                return f"a circle: {' -> '.join(link.stem for link in (*chain, start))}: take one `extends` out"
+            if path in chain:
+                return ""  # a circle above this file: its members say so
+            chain.append(path)
             if len(chain) > MAX_CHAIN:
                 return f"more than {MAX_CHAIN} policies extend each other: write some of them out"
         return ""

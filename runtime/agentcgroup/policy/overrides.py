@@ -106,8 +106,10 @@ def _advice(key: str, old: Any) -> str:
     rule = FIELDS[key].tighter
     if isinstance(rule, tuple):
         return f"write {' or '.join(map(_word, rule[: rule.index(old) + 1]))}"
-    if rule == "fixed":
+    if rule == "fixed" or (rule == "claim" and old is None):
         return "remove it"
+    if rule == "weight" and old is None:
+        return f"write {DEFAULT_WEIGHT} or less"
     return f"write {_shown(key, old)}{' and more' if rule == 'more' else ' or less'}"
 
 

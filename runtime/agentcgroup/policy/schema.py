@@ -12,6 +12,8 @@ from agentcgroup.paths import data_dir
 from agentcgroup.policy.document import Value, plain
 from agentcgroup.units import quoted
 
+NUMERIC = ("an integer", "a number")  # how the titles of such fields begin
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -107,7 +109,7 @@ def _advice(error: Any, title: str) -> str:
         return f": write {'true' if value in ('yes', 'on') else 'false'}"
     if wants == "string" and isinstance(value, bool | int | float):
         return f': write "{shown(value)}" in quotes if that is meant'
-    if isinstance(value, str) and not isinstance(plain(value), str):
+    if isinstance(value, str) and title.startswith(NUMERIC) and isinstance(plain(value), int | float):
         return ": take the quotes off"
     return " with one of them twice" if error.validator == "uniqueItems" else ""
 
