@@ -18,7 +18,6 @@ OTHER = "other"
 Kind = Literal["command", "script", "shell"]
 
 
-
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
