@@ -209,7 +209,8 @@ def _hints(outcome: Outcome) -> Iterator[_Message]:
     problems = dict.fromkeys((*outcome.command.problems, *(() if outcome.hint is None else outcome.hint.problems)))
     if problems:
         text = clean("; ".join(problems), MAX_LINE - 120)
-        yield _Message((f"Hint: {text}.",), "write the hint as in AGENT_RESOURCE_HINT=memory:2g,time:10m COMMAND")
+        end = "" if text.endswith("?") else "."
+        yield _Message((f"Hint: {text}{end}",), "write the hint as in AGENT_RESOURCE_HINT=memory:2g,time:10m COMMAND")
 
 
 def _amount(clamp: Clamp, value: int | float | str) -> str:

@@ -39,7 +39,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600
 
 @dataclass(frozen=True)
 class Percent:
-    """A share of the most memory that the policy gives one call, from 1 to 100."""
+    """Percent of the memory that all calls of the container may have together, from 1 to 100."""
 
     value: float
 

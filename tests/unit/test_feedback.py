@@ -2,6 +2,7 @@
 
 import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from agentcgroup.commandline import analyse
 from agentcgroup.hint import parse
 from agentcgroup.outcome import Clamp, Neighbour, Outcome
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "feedback.md"
 MIB, GIB = 1024**2, 1024**3
 KILLED = int(signal.SIGKILL)
 ALLOWED = 4 * GIB
@@ -265,6 +267,19 @@ TABLE = [
         ),
     ),
     (
+        "a key that is misspelt",
+        outcome(hint=parse("memroy:2g")),
+        (
+            'Hint: "memroy:2g": there is no such key, did you mean memory?'
+            " Next: write the hint as in AGENT_RESOURCE_HINT=memory:2g,time:10m COMMAND",
+        ),
+    ),
+    (
+        "too high a hint for memory",
+        outcome(hint=parse("memory:8g"), clamps=(Clamp("memory", 8 * GIB, 4 * GIB),)),
+        ("Hint: memory 8 GiB asked, 4 GiB granted, the most allowed here. Next: ask for at most memory:4g.",),
+    ),
+    (
         "a hint with an expansion",
         outcome("AGENT_RESOURCE_HINT=$X pytest"),
         (
@@ -311,6 +326,14 @@ TABLE = [
 @pytest.mark.parametrize(("call", "lines"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_the_words(call: Outcome, lines: tuple[str, ...]) -> None:
     assert feedback.compose(call, ALLOWED) == [f"[agentcgroup] {line}" for line in lines]
+
+
+def test_the_documentation_shows_what_is_said() -> None:
+    shown = [line.strip() for line in DOCUMENT.read_text().splitlines() if line.startswith("    ")]
+    examples = [line for line in shown if line.startswith(("Call 7 ", "Hint:", "This call")) and "..." not in line]
+    said = {line for row in TABLE for line in row[2]}
+    assert len(examples) > 12
+    assert [line for line in examples if line not in said] == []
 
 
 def test_a_script_and_a_shell_are_told_where_the_hint_goes() -> None:
