@@ -38,13 +38,13 @@ static int make_key(char *key, const struct stat *shim, const struct target *she
                 (unsigned long long)shim->st_size, ns(&shim->st_mtim), ack_ms);
 }
 
-/* The one place in the shim that is an empty struct agc_payload. */
+/* The one place in the shim that is a struct agc_payload with nothing appended yet. */
 static struct agc_payload *find_payload(char *shim, size_t len)
 {
     struct agc_payload *found = NULL;
     for (size_t at = 0; at + sizeof *found <= len; at += 8) {
         struct agc_payload *p = (struct agc_payload *)(shim + at);
-        if (memcmp(p->magic, AGC_PAYLOAD_MAGIC, sizeof p->magic) || p->shim_len || p->shell_len || p->name[0])
+        if (memcmp(p->magic, AGC_PAYLOAD_MAGIC, sizeof p->magic) || p->shim_len || p->shell_len)
             continue;
         if (found)
             return NULL;
@@ -77,7 +77,7 @@ static int write_payload(int out, const struct target *shell, uint32_t ack_ms, s
         return -1;
     struct agc_payload *p = find_payload(shim, len);
     if (!p)
-        return fail(err, 0, SHIM " has no empty payload struct, or several");
+        return fail(err, 0, SHIM " has no payload struct without a shell, or several");
     p->shim_len = len;
     p->shell_len = (uint64_t)shell->st.st_size;
     p->ack_ms = ack_ms;
