@@ -86,7 +86,8 @@ class Container:
 
     def ledger(self) -> list[dict[str, Any]]:
         """The records of this container's calls, oldest first."""
-        lines = Path("/var/log/agentcgroup/calls.jsonl").read_text().splitlines()
+        path = Path("/var/log/agentcgroup/calls.jsonl")
+        lines = path.read_text().splitlines() if path.exists() else []
         return [entry for line in lines if (entry := json.loads(line))["container"] == self.id]
 
     def settled(self, count: int, timeout: float = 10) -> list[dict[str, Any]]:
