@@ -12,7 +12,7 @@ from agentcgroup.policy.document import FileError, read
 from agentcgroup.policy.fields import duration, or_none, read_size
 from agentcgroup.policy.leaves import Field, put, read_leaves, report
 from agentcgroup.policy.model import MIB, Size
-from agentcgroup.units import parse_size
+from agentcgroup.units import format_bytes, parse_size
 
 Level = Literal["all", "tighten", "none"]
 
@@ -82,7 +82,7 @@ def _directory(text: str) -> Path:
 def _file_size(text: str | int) -> int:
     size = parse_size(text)
     if size < MIB:
-        raise UserError(f"{size} bytes are too few: write 1M or more")
+        raise UserError(f"{format_bytes(size)} is too small: write 1M or more")
     return size
 
 

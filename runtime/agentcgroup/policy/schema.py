@@ -41,7 +41,7 @@ def problems(data: Value, name: str) -> Iterator[Problem]:
     seen: set[str] = set()
     validator = jsonschema.Draft202012Validator(load(name))
     for error in sorted(validator.iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path]):
-        for problem in _translated(error, name):
+        for problem in _translated(_innermost(error), name):
             if problem.key not in seen:
                 seen.add(problem.key)
                 yield problem
@@ -82,6 +82,12 @@ def _leaves(schema: dict[str, Any], key: str, defs: dict[str, Any]) -> Iterator[
             yield from _leaves(child, path, defs)
         else:
             yield path, {**defs.get(child.get("$ref", "").removeprefix("#/$defs/"), {}), **child}
+
+
+def _innermost(error: Any) -> Any:
+    """Of alternatives the one that got further: the bad item of a list, and not that the list is not `any`."""
+    deeper = [inner for inner in error.context or () if len(inner.absolute_path) > len(error.absolute_path)]
+    return deeper[0] if deeper else error
 
 
 def _translated(error: Any, name: str) -> Iterator[Problem]:
