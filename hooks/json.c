@@ -7,7 +7,7 @@
 
 #define MAX_DEPTH 64
 #define CHUNK_NODES 512
-#define MAX_CHUNKS 2048 /* a million values, 48 MiB: a config.json has a few thousand */
+#define MAX_CHUNKS 2048 /* a million values, 32 MiB: a config.json has a few thousand */
 
 struct json_chunk {
     struct json_chunk *next;
@@ -125,25 +125,38 @@ static int escape(struct parser *p, char **out)
     return 0;
 }
 
+/* What stands for itself inside a string. */
+static const bool plain[256] = {[0x20 ... '"' - 1] = true, ['"' + 1 ... '\\' - 1] = true, ['\\' + 1 ... 0xff] = true};
+
+static size_t plain_run(struct parser *p)
+{
+    char *from = p->at;
+    while (p->at < p->end && plain[(unsigned char)*p->at])
+        p->at++;
+    return (size_t)(p->at - from);
+}
+
 /* At the opening quote. What is decoded is never longer than what it was written as, so it can stay in place. */
 static int string(struct parser *p, const char **text, uint32_t *len)
 {
     char *out = ++p->at;
     *text = out;
     for (;;) {
+        char *from = p->at;
+        size_t run = plain_run(p);
+        if (out != from)
+            memmove(out, from, run);
+        out += run;
         if (p->at == p->end)
             return syntax(p, "the text ends inside a string");
-        unsigned char c = (unsigned char)*p->at;
-        if (c < 0x20)
-            return syntax(p, "control character inside a string");
-        p->at++;
-        if (c == '"')
+        if (*p->at == '"')
             break;
-        if (c != '\\')
-            *out++ = (char)c;
-        else if (escape(p, &out))
+        if (*p->at++ != '\\')
+            return p->at--, syntax(p, "control character inside a string");
+        if (escape(p, &out))
             return -1;
     }
+    p->at++;
     *len = (uint32_t)(out - *text);
     *out = 0; /* the closing quote, or earlier */
     return 0;

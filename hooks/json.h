@@ -17,8 +17,10 @@ struct json {
     enum json_type type;
     uint32_t len;     /* bytes in text; for a bool its value */
     const char *key;  /* an object member's name, NUL-terminated */
-    const char *text; /* STRING: NUL-terminated, may hold further NULs. NUMBER: len bytes, not terminated */
-    struct json *child; /* ARRAY, OBJECT: the first element */
+    union {
+        const char *text;   /* STRING: NUL-terminated, may hold further NULs. NUMBER: len bytes, not terminated */
+        struct json *child; /* ARRAY, OBJECT: the first element */
+    };
     struct json *next;
 };
 
