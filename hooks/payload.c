@@ -81,7 +81,8 @@ static int write_payload(int out, const struct target *shell, uint32_t ack_ms, s
     p->shim_len = len;
     p->shell_len = (uint64_t)shell->st.st_size;
     p->ack_ms = ack_ms;
-    memcpy(p->name, shell->name, sizeof p->name);
+    memset(p->name, 0, sizeof p->name);
+    strcpy(p->name, shell->name);
     if (write(out, shim, len) != (ssize_t)len)
         return fail(err, errno, "write a payload");
     return append_shell(out, shell, err);
