@@ -55,15 +55,25 @@ static void leave_alone(struct run *r, const char *result, bool required, const 
     r->outcome->cause = *cause;
 }
 
+/* A pod's annotations reach all its containers; those that mean another one are no business of this one's. */
+static bool is_meant(const struct run *r)
+{
+    const char *name;
+    struct error ignored;
+    return policy_name(r->c, &name, &ignored) || name;
+}
+
 /* Without the daemon's word: an annotation, or the marker that the daemon keeps for each required policy. */
 static bool required_here(const struct run *r)
 {
     char marker[sizeof STATEDIR + POLICY_NAME_MAX + 16];
     const char *wish = annotation(r->c, "agentcgroup.required"), *name;
     struct error ignored;
+    if (!is_meant(r))
+        return false;
     if (wish && !strcmp(wish, "true"))
         return true;
-    if (policy_name(r->c, &name, &ignored) || !name)
+    if (policy_name(r->c, &name, &ignored))
         return false;
     snprintf(marker, sizeof marker, STATEDIR "/required/%s", name);
     return !access(marker, F_OK);
@@ -97,6 +107,7 @@ static bool is_rootless(void)
 static void give_up(struct run *r, const struct error *cause)
 {
     struct error rootless;
+    r->outcome->silent = !is_meant(r);
     if (!is_rootless())
         return leave_alone(r, "failed", required_here(r), cause);
     fail(&rootless, 0, "the engine runs without root: not governed");
@@ -108,7 +119,6 @@ static bool plan(struct run *r)
 {
     struct json_out message;
     struct error why;
-    const char *name;
     r->daemon = daemon_connect(&r->unheard);
     if (r->daemon < 0 && is_rootless())
         return give_up(r, &r->unheard), false;
@@ -124,11 +134,10 @@ static bool plan(struct run *r)
         return r->policy = r->plan.policy, true;
     if (required_here(r))
         return leave_alone(r, "failed", true, &r->unheard), false;
-    if (policy_name(r->c, &name, &why))
+    r->outcome->silent = !is_meant(r);
+    if (policy_name(r->c, &r->policy, &why))
         return leave_alone(r, "refused", false, &why), false;
-    r->policy = name;
-    r->outcome->silent = !name; /* the pod's annotations mean another container */
-    return name != NULL;
+    return r->policy != NULL;
 }
 
 struct maker {

@@ -370,6 +370,20 @@ def test_a_pods_annotation_means_the_container_it_names(host: Host, start: Start
     assert len(host.journal.lines()) == governed
 
 
+@pytest.mark.parametrize(("name", "status"), [("agent", 1), ("sidecar", 0)])
+def test_required_means_the_named_container_only(host: Host, start: Start, name: str, status: int) -> None:
+    container = start()
+    container.config["annotations"] = {
+        "policy.agentcgroup.io/agent": "coding",
+        "agentcgroup.required": "true",
+        "io.kubernetes.container.name": name,
+    }
+    assert host.run(container).returncode == status
+    container.config["linux"]["cgroupsPath"] = ""
+    assert host.run(container).returncode == status
+    assert len(host.journal.lines()) == 2 * status
+
+
 def test_a_disabled_cgroup_is_refused(host: Host, start: Start) -> None:
     """podman --cgroups=disabled leaves init in the engine's cgroup: a prototype took over ssh.service."""
     host.serve()
