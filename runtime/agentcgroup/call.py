@@ -90,6 +90,10 @@ class Call:
             "ended": self.ended,
         }
 
+    def ran(self) -> bool:
+        """Whether any process was ever in it; a number can be given and not used."""
+        return self.last_peak > 0 or self.cgroup.keyed("cpu.stat").get("usage_usec", 0) > 0
+
     def hold(self) -> None:
         """Freeze it. It keeps its memory and grows no further."""
         if self.held_since is None and self.cgroup.try_write("cgroup.freeze", 1):

@@ -50,7 +50,6 @@ class Container:
         self.failures: dict[str, int] = {}
         self.waiting: dict[int, socket.socket] = {}
         self.told: deque[int] = deque()
-        self.healthcheck = ""
         self.refreshed = 0.0
         self.complained = float("-inf")
         self.closed = False
@@ -180,16 +179,17 @@ class Container:
         self._forget_slot(slot)
         self.governor.reaper.remove(slot.cgroup.path)
 
-    def admit(self, slot: Slot, command: commandline.Command, peer: Peer | None, hint: hints.Hint, origin: str) -> Call:
+    def admit(
+        self, slot: Slot, command: commandline.Command, kind: admission.Kind, hint: hints.Hint, origin: str
+    ) -> Call:
         """Make `slot` the domain of a call, with the limits that its kind and hint give."""
-        rule = self.policy.rule_for(command.text)
-        kind = admission.kind_of(command, rule)
         grant = admission.grant(self.policy, self.limits, kind, hint, origin)
-        if self.policy.mode == "enforce" and grant != admission.default_grant(self.policy, self.limits):
+        if self.policy.mode == "enforce":
+            ready = admission.default_grant(self.policy, self.limits).writes()
             for name, value in grant.writes():
-                slot.cgroup.try_write(name, value)
+                if (name, value) not in ready:
+                    slot.cgroup.try_write(name, value)
         call = Call(self, slot, grant, command, hint)
-        call.shim_pid = peer.pid if peer else 0
         self.calls[slot.number] = call
         self.governor.begin(call)
         return call
@@ -244,24 +244,26 @@ class Container:
             self._release(slot)
             self._hung_up(connection, None)
             return
-        if verdict != "call":
-            self._release(slot)
-            _send(connection, "exec")
-            return
         if slot is None and request.ticket > 0:
             return  # no number of ours: it runs where its clone3 put it, under calls/
         asked = slot is None
-        slot = slot or self.pool.take()
+        if asked and verdict == "call":
+            slot = self.pool.take()
         if slot is None:
             _send(connection, "exec")
             return
-        self._begin(connection, request, peer, slot, asked)
+        self._begin(connection, request, peer, slot, verdict, asked)
 
-    def _begin(self, connection: socket.socket, request: Request, peer: Peer, slot: Slot, asked: bool) -> None:
+    def _begin(
+        self, connection: socket.socket, request: Request, peer: Peer, slot: Slot, verdict: judge.Verdict, asked: bool
+    ) -> None:
         command = commandline.analyse(request.argv, request.truncated)
         hint, origin = self._hint(request, command)
+        rule = self.policy.rule_for(command.text)
+        kind: admission.Kind = "agent" if verdict == "agent" else admission.kind_of(command, rule)
         self.governor.freshen(self)
-        call = self.admit(slot, command, peer, hint, origin)
+        call = self.admit(slot, command, kind, hint, origin)
+        call.shim_pid = peer.pid
         fd = connection.fileno()
         self.waiting.pop(fd, None)
         self.loop.remove(fd)
@@ -306,7 +308,7 @@ class Container:
         """A forked child that could not be cloned into place asks for itself (its parent holds the call)."""
         peer = identify(connection)
         call = self.calls.get(number)
-        if peer is None or call is None or peer.ppid != call.shim_pid:
+        if peer is None or call is None or peer.ppid != call.shim_pid or judge.judge(peer, self) != "call":
             _send(connection, "exec")
             return
         moved = call.cgroup.try_write("cgroup.procs", peer.pid)

@@ -135,7 +135,7 @@ class Governor:
         slot = container.adopt_slot(number)
         slot.cgroup.try_write("cgroup.freeze", 0)
         if slot.populated():
-            call = container.admit(slot, NOTHING, None, Hint(), "default")
+            call = container.admit(slot, NOTHING, "call", Hint(), "default")
             call.began, call.status = time.monotonic(), None
         else:
             container.discard(slot)
@@ -257,7 +257,7 @@ class Governor:
         if container.calls.pop(call.number, None) is None:
             return
         call.cancel_timers()
-        if not call.relocated:
+        if not call.relocated and call.ran():
             outcome = self._judge(call)
             self.ledger.write(outcome, container.policy.records.command)
             self._tell_journal(outcome)

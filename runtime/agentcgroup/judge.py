@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from agentcgroup.peer import Peer, look, read_proc
+from agentcgroup.peer import Peer, look
 
 if TYPE_CHECKING:
     from agentcgroup.call import Call
@@ -35,17 +35,12 @@ def _below(cgroup: str, tree: str) -> str | None:
 
 
 def _is_healthcheck(peer: Peer, container: Container) -> bool:
-    """A process that the engine put in to probe the container: its parent is not of the container, its command
-    the image's probe.
+    """A probe of the engine: podman runs it from a transient unit named after the container
+    (libpod/healthcheck_linux.go), and there its parent, conmon, stays.
     """
-    probe = container.healthcheck
-    if not probe:
-        return False
     parent = look(peer.ppid)
-    if parent is None or _below(parent.cgroup, container.proc_path) is not None:
-        return False
-    argv = read_proc(peer.pid, "cmdline").decode(errors="surrogateescape").split("\0")
-    return probe in argv
+    unit = parent.cgroup.rpartition("/")[2] if parent else ""
+    return unit.startswith(container.record.id) and unit.endswith(".service")
 
 
 def place(call: Call, peer: Peer | None = None) -> None:
