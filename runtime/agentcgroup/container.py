@@ -7,6 +7,7 @@ import json
 import os
 import select
 import socket
+import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class Container:
         self.refreshed = 0.0
         self.complained = float("-inf")
         self.closed = False
+        self._tokens, self._paced = float(governor.config.call_burst), time.monotonic()
         self.watch = Watch(self)
         self._end_fd = -1
         fifo = None if record.cooperative else self.run_dir / "tickets"
@@ -139,7 +141,7 @@ class Container:
             self.loop.remove(self._end_fd)
             os.close(self._end_fd)
             self._end_fd = -1
-        self.watch.restore()
+        self.watch.stop()
         for call in self.calls.values():
             self._let_go(call)
         for connection in list(self.waiting.values()):
@@ -209,9 +211,24 @@ class Container:
         if len(self.waiting) >= self.governor.config.max_connections:
             connection.close()
             return
+        self._pace()
         self.waiting[fd] = connection
         self.loop.add(fd, select.EPOLLIN | select.EPOLLRDHUP, lambda _e: self._receive(connection, None))
         self._receive(connection, None)  # usually the message is here already: saves a turn
+
+    def _pace(self) -> None:
+        """A container that asks faster than it may waits in its own backlog; its shims fall back, nobody else is slowed."""
+        now, config = time.monotonic(), self.governor.config
+        self._tokens = min(config.call_burst, self._tokens + (now - self._paced) * config.call_rate) - 1
+        self._paced = now
+        if self._tokens < 1 and not self.closed:
+            self.governor.complain(self, f"more than {config.call_rate} calls a second, they are slowed down")
+            self.loop.remove(self._listener.fileno())
+            self.loop.after(1 / config.call_rate, self._listen_again)
+
+    def _listen_again(self) -> None:
+        if not self.closed:
+            self.loop.add(self._listener.fileno(), select.EPOLLIN, lambda _e: self._accept())
 
     def _receive(self, connection: socket.socket, call: Call | None) -> None:
         try:

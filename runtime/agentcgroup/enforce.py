@@ -13,9 +13,12 @@ from agentcgroup.cgroup import pressure_total
 if TYPE_CHECKING:
     from agentcgroup.call import Call
     from agentcgroup.container import Container
+    from agentcgroup.loop import Timer
 
-#: Seconds between looks at a container that is under pressure or has a call older than this.
+#: Seconds between looks at a container that is under pressure or has a young call; calm ones are looked at ever more
+#: seldom, up to CALM_TICK, so that a shell that stays open costs next to nothing.
 TICK = 0.5
+CALM_TICK = 16.0
 #: The share of a tick that a call must have been stalled for the tick to count, and the calm ticks that end a stall.
 STALLED_SHARE = 0.2
 CALM_TICKS = 4
@@ -26,53 +29,66 @@ class Watch:
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._armed = False
+        self._timer: Timer | None = None
+        self._interval = TICK
         self._lifted = False
 
     def arm(self) -> None:
-        """Look at the calls in a while, and go on while there are any."""
-        if not self._armed:
-            self._armed = True
-            self._container.loop.after(TICK, self._tick)
+        """Something happened: look at the calls in a while, and go on while there are any."""
+        if self._timer is None or self._interval > TICK:
+            self._schedule(TICK)
+
+    def stop(self) -> None:
+        """Look no more, and put back what was changed for the time being."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.restore()
+
+    def _schedule(self, interval: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._interval = interval
+        self._timer = self._container.loop.after(interval, self._tick)
 
     def _tick(self) -> None:
-        self._armed = False
+        self._timer = None
         calls = [c for c in self._container.calls.values() if c.relocated is False]
         if not calls:
             self.restore()
             return
         if self._container.policy.mode == "enforce":
-            for call in calls:
-                self._look(call)
+            calm = all([self._look(call) for call in calls])
             self._ladder(calls)
         else:
-            for call in calls:
-                call.sample()
-        self.arm()
+            calm = True
+        self._schedule(min(self._interval * 2, CALM_TICK) if calm else TICK)
 
-    def _look(self, call: Call) -> None:
-        self._forks(call)
+    def _look(self, call: Call) -> bool:
+        """Take in what a call did since the last look; whether it was calm."""
+        calm = self._forks(call)
         stalled = pressure_total(call.cgroup, "memory.pressure")
         gained, call.stall_seen = stalled - call.stall_seen, stalled
         if call.held_since is not None:
-            return
-        if gained >= TICK * STALLED_SHARE and under_limit_pressure(call):
+            return False
+        if gained >= self._interval * STALLED_SHARE and under_limit_pressure(call):
             call.stall_run += gained
             call.calm = 0
-        else:
-            call.calm += 1
-            if call.calm >= CALM_TICKS:
-                call.stall_run = 0.0
+            return False
+        call.calm += 1
+        if call.calm >= CALM_TICKS:
+            call.stall_run = 0.0
+        return calm and call.stall_run == 0.0
 
-    def _forks(self, call: Call) -> None:
+    def _forks(self, call: Call) -> bool:
         """A storm gains processes, or is refused them at pids.max, faster than the policy allows (claude-code#57)."""
         rate = self._container.policy.call.fork_rate
         now = call.cgroup.number("pids.current") or 0
         denied = call.cgroup.keyed("pids.events").get("max", 0)
         gained = max(now - call.pids_seen, 0) + max(denied - call.denied_seen, 0)
         call.pids_seen, call.denied_seen = now, denied
-        if rate is not None and gained > rate * TICK:
+        if rate is not None and gained > rate * self._interval:
             call.terminate("fork storm")
+        return gained < 16
 
     def _ladder(self, calls: list[Call]) -> None:
         """Throttle (the kernel does) -> hold the largest so that the others can finish -> end it at the stall

@@ -64,6 +64,10 @@ class Governor:
         record = records.load(self._record_path(container_id))
         policy = self.policy_for(record.annotations, record.engine)
         self.forget(container_id)
+        if len(self.containers) >= self.config.max_containers:
+            raise UserError(
+                f"{len(self.containers)} containers are governed, max_containers in agentcgroup.yaml is reached"
+            )
         if not Cgroup(record.tree).exists():
             raise UserError(f"{record.tree} does not exist: the hook has not made the subtree")
         record.policy, record.registered = policy.name, True
@@ -186,7 +190,10 @@ class Governor:
         if container.pool.fill():
             self.refill(container)
         for slot in container.pool.lost():
-            container.discard(slot)
+            if slot.populated():  # taken by somebody who did not say so: a call all the same
+                container.admit(slot, NOTHING, "call", Hint(), "default")
+            else:
+                container.discard(slot)
         if container.pool.next_number >= container.record.next_call:
             self._save(container)
 
@@ -195,6 +202,7 @@ class Governor:
         if events.get("oom", 0) > call.last_events.get("oom", 0):
             call.note_neighbours()
         call.sample()
+        call.container.watch.arm()
 
     def signalled(self, call: Call) -> None:
         """The shim passed a signal on: a held call gets its grace to handle it."""
