@@ -217,7 +217,7 @@ class Container:
         self._receive(connection, None)  # usually the message is here already: saves a turn
 
     def _pace(self) -> None:
-        """A container that asks faster than it may waits in its own backlog; its shims fall back, nobody else is slowed."""
+        """A container that asks too fast waits in its own backlog: its shims fall back, nobody else is slowed."""
         now, config = time.monotonic(), self.governor.config
         self._tokens = min(config.call_burst, self._tokens + (now - self._paced) * config.call_rate) - 1
         self._paced = now
