@@ -140,11 +140,11 @@ static int obey(struct call *call, const char *answer)
 {
     if (!strcmp(answer, "exec"))
         return call->verdict = RUN_IN_PLACE, 1;
-    if (!strncmp(answer, "run ", 4) && read_number(answer + 4, &call->number))
+    if (!strncmp(answer, "run ", 4) && (call->number = read_number(answer + 4)))
         return call->verdict = RUN_IN_CALL, 1;
-    if (!strncmp(answer, "move ", 5) && read_number(answer + 5, &call->number))
+    if (!strncmp(answer, "move ", 5) && (call->number = read_number(answer + 5)))
         return call->verdict = RUN_MOVED, 1;
-    return call->number = 0, 0;
+    return 0;
 }
 
 static int await_verdict(struct call *call)
@@ -157,27 +157,47 @@ static int await_verdict(struct call *call)
     return obey(call, answer);
 }
 
-/* Claims a directory or asks for one. The connection comes first: no ticket is taken from a pool that nobody fills. */
+static void hang_up(struct call *call)
+{
+    if (call->sock >= 0)
+        close(call->sock);
+    call->sock = -1;
+}
+
+/* Sends the start message on a new connection; 0 if it is gone. */
+static int start(struct call *call)
+{
+    call->announced = 1;
+    call->sock = dial(&call->mute);
+    if (call->sock >= 0 && !tell(call->sock, start_message(call->number, getenv(HINT), call->argv)))
+        return 0;
+    hang_up(call);
+    return -1;
+}
+
+/*
+ * Claims a directory, or asks for one. The daemon holds the FIFO's other end and nothing stays in a FIFO that nobody
+ * holds, so a ticket is a promise of a living daemon; it is told once the shell is on its way.
+ */
 void decide(struct call *call)
 {
-    const char *hint = getenv(HINT);
-    call->verdict = RUN_FALLBACK;
-    call->sock = dial(&call->mute);
-    if (call->sock < 0)
-        return;
-    if (!hint && !text_may_hint(call->argv))
+    if (!getenv(HINT) && !text_may_hint(call->argv))
         call->number = take_ticket();
-    if (!tell(call->sock, start_message(call->number, hint, call->argv))) {
-        if (call->number) {
-            call->verdict = RUN_IN_CALL;
-            return;
-        }
-        if (await_verdict(call))
-            return;
+    if (call->number) {
+        call->verdict = RUN_IN_CALL;
+        return;
     }
-    close(call->sock); /* the hang-up gives back what a late answer may still grant */
-    call->sock = -1;
-    call->number = 0;
+    call->verdict = RUN_FALLBACK;
+    if (start(call) || await_verdict(call))
+        return;
+    hang_up(call); /* gives back what a late answer may still grant */
+}
+
+/* Tells the daemon which ticket was taken and for what; no answer. */
+void announce(struct call *call)
+{
+    if (call->number && !call->announced)
+        start(call);
 }
 
 /* The forked child's own question, on its own connection: that is how the daemon knows whom to move. */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "shim.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <string.h>
@@ -13,31 +14,39 @@
 
 #define UNLINK_MS 1
 
-/* These files are lines of "NAME NUMBER": any digit but 0 is news. A missing controller has no file and no news. */
-static int counted(int dir, const char *file)
+/* Opened while the shell starts: a first look into a cgroup's directory takes longer than three reads at the end. */
+void open_counters(struct call *call)
+{
+    static const char *const files[AGC_COUNTERS] = {"memory.events", "pids.events", "cgroup.events"};
+    for (int i = 0; i < AGC_COUNTERS; i++)
+        call->counters[i] = call->dir < 0 ? -1 : openat(call->dir, files[i], O_RDONLY | O_CLOEXEC);
+}
+
+/* Lines of "NAME NUMBER": any digit but 0 is news. A missing controller has no file and no news. */
+static int counted(int file)
 {
     char text[512];
-    return read_whole(dir, file, text, sizeof text) > 0 && strpbrk(text, "123456789");
+    ssize_t n = file < 0 ? 0 : pread(file, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    return strpbrk(text, "123456789") != NULL;
 }
 
 /*
- * Since Linux 6.19 (d245698d727a) a task leaves its cgroup only after its last switch, a moment after we could reap it:
- * a populated cgroup gets a second look.
+ * The last counter is whether the cgroup is populated. Since Linux 6.19 (d245698d727a) a task leaves its cgroup only
+ * after its last switch, a moment after we could reap it: that gets a second look.
  */
-static int is_populated(int dir)
-{
-    if (!counted(dir, "cgroup.events"))
-        return 0;
-    poll(NULL, 0, UNLINK_MS);
-    return counted(dir, "cgroup.events");
-}
-
-/* Without the view only a failure hints at something. */
 static int has_news(const struct call *call, int status)
 {
+    const int *populated = call->counters + AGC_COUNTERS - 1;
     if (call->dir < 0)
-        return status != 0;
-    return counted(call->dir, "memory.events") || counted(call->dir, "pids.events") || is_populated(call->dir);
+        return status != 0; /* without the view only a failure hints at something */
+    for (const int *counter = call->counters; counter < populated; counter++)
+        if (counted(*counter))
+            return 1;
+    if (!counted(*populated))
+        return 0;
+    poll(NULL, 0, UNLINK_MS);
+    return counted(*populated);
 }
 
 /* At most PIPE_BUF bytes: then a pipe that polls writable takes all without blocking (pipe(7)). */

@@ -73,7 +73,8 @@ static void find_directory(struct call *call)
     }
     call->verdict = RUN_FALLBACK;
     call->number = 0;
-    close(call->sock);
+    if (call->sock >= 0)
+        close(call->sock);
     call->sock = -1;
 }
 
@@ -159,6 +160,7 @@ pid_t launch(struct call *call)
     if (call->verdict != RUN_MOVED)
         child = clone_into(call->dir);
     if (child < 0 && call->number) {
+        announce(call); /* before the child asks for the number */
         /* clone3 answers ENOSYS to seccomp profiles, ENOENT from a deeper cgroup namespace, EAGAIN at pids.max */
         call->verdict = RUN_MOVED;
         child = fork_here();

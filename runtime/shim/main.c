@@ -37,6 +37,7 @@ int main(int argc, char **argv)
     TRACE(TRACE_CLONED);
     if (!shell)
         exec_real(argv, environ);
+    announce(&call);
     int status = supervise(&call, shell, &was_long);
     TRACE(TRACE_REAPED);
     print_feedback(&call, status, was_long);

@@ -14,6 +14,7 @@
 /* Everywhere openat(2): musl's open() follows each O_CLOEXEC with an fcntl for kernels before 2.6.23. */
 #define AGC_MESSAGE_MAX 16384 /* bytes of a message, either way */
 #define AGC_LONG_CALL_MS 200  /* past this a call has a story to tell */
+#define AGC_COUNTERS 3        /* files that say what happened in a cgroup */
 
 /* How a call runs, as the daemon or its absence decides. */
 enum verdict {
@@ -27,10 +28,12 @@ struct call {
     char **argv;
     enum verdict verdict;
     uint32_t number; /* N; 0 in fallback */
+    int announced;   /* the daemon has been told, or has been given up */
     int sock;        /* the start connection, or -1; its hang-up ends the call for the daemon */
     int dir;         /* O_PATH of calls/N, or -1 */
     int mute;        /* fd 2 was closed at the start: nothing may be printed */
     pid_t self;
+    int counters[AGC_COUNTERS];
 };
 
 /* payload.c: what the hook wrote into this file */
@@ -42,7 +45,7 @@ void payload_name(char name[32]);
 /* text.c */
 size_t put_text(char *out, size_t at, size_t size, const char *text);
 size_t put_number(char *out, size_t at, size_t size, uint32_t number);
-int read_number(const char *text, uint32_t *number);
+uint32_t read_number(const char *text);
 ssize_t read_whole(int at, const char *path, char *buf, size_t size);
 void say(const char *text);
 
@@ -56,13 +59,14 @@ int dial(int *mute);
 int tell(int sock, size_t length);
 ssize_t hear(int sock, char *buf, size_t size, int ms);
 void decide(struct call *call);
+void announce(struct call *call);
 int ask_to_be_moved(uint32_t number);
 
 /* launch.c */
 pid_t launch(struct call *call);
 
 /* supervise.c: returns the wait status of the shell */
-int supervise(const struct call *call, pid_t shell, int *was_long);
+int supervise(struct call *call, pid_t shell, int *was_long);
 
 /* witness.c */
 void hire_witness(void);
@@ -73,6 +77,7 @@ void dismiss_watch(void);
 void helper_ended(pid_t pid);
 
 /* ending.c */
+void open_counters(struct call *call);
 void print_feedback(const struct call *call, int status, int was_long);
 void end_like(int status) __attribute__((noreturn));
 

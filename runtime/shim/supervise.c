@@ -121,7 +121,7 @@ static int next_signal(siginfo_t *info, int64_t limit_ms)
     return (int)syscall(SYS_rt_sigtimedwait, &all, info, limit_ms < 0 ? NULL : &limit, sizeof all);
 }
 
-int supervise(const struct call *call, pid_t shell, int *was_long)
+int supervise(struct call *call, pid_t shell, int *was_long)
 {
     siginfo_t info;
     int status;
@@ -130,6 +130,7 @@ int supervise(const struct call *call, pid_t shell, int *was_long)
     *was_long = 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     close_others(call);
+    open_counters(call);
     for (;;) {
         int sig = next_signal(&info, hired ? -1 : WITNESS_AFTER_MS);
         if (sig == SIGCHLD && reap(shell, &status))

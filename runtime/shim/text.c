@@ -25,15 +25,14 @@ size_t put_number(char *out, size_t at, size_t size, uint32_t number)
     return put_text(out, at, size, p);
 }
 
-/* A decimal number and nothing after it; 1 if it was one. */
-int read_number(const char *text, uint32_t *number)
+/* A decimal number with nothing after it, or 0. */
+uint32_t read_number(const char *text)
 {
     uint64_t value = 0;
     const char *p = text;
     for (; *p >= '0' && *p <= '9' && p - text < 10; p++)
         value = value * 10 + (uint32_t)(*p - '0');
-    *number = (uint32_t)value;
-    return p > text && !*p && value <= UINT32_MAX;
+    return *p || value > UINT32_MAX ? 0 : (uint32_t)value;
 }
 
 /* A small file of /proc or cgroupfs in one read, NUL-terminated; its length or -1. */
