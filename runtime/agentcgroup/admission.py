@@ -10,10 +10,12 @@ from typing import Literal, TypeVar
 from agentcgroup.commandline import Command
 from agentcgroup.hint import Hint, Percent, render_size
 from agentcgroup.outcome import Clamp
-from agentcgroup.policy.model import Policy, Rule
+from agentcgroup.policy.model import Policy, Priority, Rule
 from agentcgroup.subtree import FLOOR, Limits, cpu_max
 
 Kind = Literal["call", "shell", "helper", "agent"]
+#: Highest first: a hint may lower its call's priority, not raise it above the container's.
+PRIORITIES: tuple[Priority, ...] = ("interactive", "normal", "batch")
 Number = TypeVar("Number", int, float)
 
 
@@ -28,6 +30,7 @@ class Grant:
     source: str
     clamps: tuple[Clamp, ...] = ()
     pids: int = 0
+    priority: Priority = "normal"
     time: float | None = None
     cpu_weight: int | None = None
     cpu: float | None = None
@@ -60,6 +63,7 @@ def default_grant(policy: Policy, limits: Limits) -> Grant:
         memory=limits.call(call.memory.default),
         source="default",
         pids=call.pids_max,
+        priority=policy.priority,
         time=call.time_max,
         cpu_weight=call.cpu_normal,
         cpu=limits.cpu,
@@ -84,6 +88,8 @@ def grant(policy: Policy, limits: Limits, kind: Kind, hint: Hint, origin: str) -
         memory = _least(clamps, "memory", asked, limits.call(policy.call.memory.max))
         word = hint.memory if isinstance(hint.memory, str) else render_size(asked)
         base = replace(base, memory=max(memory, FLOOR), source=f"{origin} {word}")
+    if hint.priority is not None:
+        base = replace(base, priority=max(hint.priority, policy.priority, key=PRIORITIES.index))
     if hint.pids is not None:
         base = replace(base, pids=_least(clamps, "pids", hint.pids, base.pids))
     if hint.time is not None and kind == "call":

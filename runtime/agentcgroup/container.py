@@ -300,7 +300,7 @@ class Container:
         rule = self.policy.rule_for(command.text)
         if rule is not None and rule.hint is not None:
             found.append((hints.parse(rule.hint), "rule"))
-        merged = hints.merge(*(h for h, _ in found))
+        merged = hints.merge(hints.Hint(problems=command.problems), *(h for h, _ in found))
         return merged, next((origin for h, origin in found if h.memory is not None), "hint")
 
     def _next_hint(self, text: str) -> str:

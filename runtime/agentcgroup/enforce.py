@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentcgroup.admission import PRIORITIES
 from agentcgroup.cgroup import pressure_total
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Watch:
         stalled = [c for c in running if c.stall_run > 0]
         if not stalled:
             return
-        largest = max(running, key=lambda c: c.cgroup.number("memory.current") or 0)
+        largest = max(running, key=_burden)
         worst = max(stalled, key=lambda c: c.stall_run + c.held_s)
         if worst.stall_run + worst.held_s >= policy.stall_deadline and "end" in policy.on_pressure:
             largest.note_neighbours()
@@ -123,6 +124,11 @@ class Watch:
         if self._lifted:
             self._lifted = False
             self._container.reapply()
+
+
+def _burden(call: Call) -> tuple[int, int]:
+    """Who gives way first: the lowest priority, and among equals the largest."""
+    return PRIORITIES.index(call.grant.priority), call.cgroup.number("memory.current") or 0
 
 
 def under_limit_pressure(call: Call) -> bool:

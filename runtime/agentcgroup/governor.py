@@ -223,7 +223,7 @@ class Governor:
     def _judge(self, call: Call) -> Outcome:
         outcome = call.outcome(self.oom)
         failures = call.container.failures
-        key = outcome.command_class
+        key = outcome.command.bare or outcome.command_class
         if outcome.oom_kills or outcome.ended == "stall":
             failures[key] = failures.get(key, 0) + (0 if call.counted else 1)
             call.counted = True
@@ -318,6 +318,7 @@ class Governor:
         for container in list(self.containers.values()):
             container.detach()
         self.reaper.close()
+        self.ledger.close()
 
 
 def prepare_run_dir(run_dir: Path) -> None:
