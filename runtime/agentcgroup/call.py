@@ -58,7 +58,6 @@ class Call:
         self.timers: list[Timer] = []
         self.others: dict[int, tuple[str, int]] = {}
         self.oom_victims: list[str] = []
-        self.oom_above = ""
 
     @property
     def number(self) -> int:
@@ -149,7 +148,7 @@ class Call:
         for kill in oom.take(self.container.proc_path + f"/calls/{self.number}"):
             self.oom_victims.append(kill.task)
             if not kill.at.startswith(self.container.proc_path + "/calls"):
-                self.oom_above = kill.at or "/"
+                self.ended = self.ended or "container limit"
         policy, record = self.container.policy, self.container.record
         cpu, pids_events, group = self.cgroup.keyed("cpu.stat"), self.cgroup.keyed("pids.events"), self.cgroup
         events = self.last_events
