@@ -12,7 +12,7 @@ from .image import Image, cache_folder
 from .progress import phase
 
 KVM = ["-accel", "kvm", "-cpu", "host"]
-TCG = ["-accel", "tcg,thread=multi", "-cpu", "max"]
+TCG = ["-accel", "tcg,thread=multi", "-cpu", "max,-la57"]
 
 _PROBE_SECONDS = 12
 # Printed by the initrd, so user space runs too.

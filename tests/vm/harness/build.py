@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import spec
@@ -31,10 +32,17 @@ def build(cache: Path, folder: Path) -> None:
         result = work / "result"
         result.mkdir()
         _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "agentcgroup-test-vm", "-f", result / "ssh-key"])
-        with phase(f"container image: {spec.SUITE}, {len(spec.CONTAINER_PACKAGES)} packages"):
-            _bootstrap(work / "container.tar", spec.CONTAINER_PACKAGES, work, [])
-        with phase(f"VM system: {spec.SUITE}, {len(spec.VM_PACKAGES)} packages, {len(spec.KERNELS)} kernels"):
-            _bootstrap(work / "root", spec.VM_PACKAGES, work, _vm_hooks(work))
+        with ThreadPoolExecutor() as pool:
+            wait = [
+                pool.submit(
+                    _bootstrap, "container system", work / "container.tar", spec.CONTAINER_PACKAGES, _go_hooks()
+                ),
+                pool.submit(_bootstrap, "VM system", work / "root", spec.VM_PACKAGES, _vm_hooks(result)),
+            ]
+            for bootstrap in wait:
+                bootstrap.result()
+        with phase("container images"):
+            _as_builder(["sh", GUEST / "container-images.sh", work / "root", work / "container.tar"])
         with phase("root disk"):
             _make_disk(work / "root", result)
         result.rename(folder)
@@ -42,18 +50,30 @@ def build(cache: Path, folder: Path) -> None:
         _as_builder(["rm", "-rf", "--one-file-system", work], check=False)
 
 
-def _vm_hooks(work: Path) -> list[str]:
+def _go_hooks() -> list[str]:
+    return [_hook("setup", "add-suites.sh", spec.SUITE), _hook("customize", "go-program.sh", spec.SUITE)]
+
+
+def _vm_hooks(result: Path) -> list[str]:
     return [
-        f'--setup-hook=sh {GUEST}/add-suites.sh "$1" {spec.SUITE}',
-        f'--essential-hook=sh {GUEST}/before-packages.sh "$1"',
-        f'--customize-hook=sh {GUEST}/backports-kernel.sh "$1" {spec.SUITE}',
+        _hook("setup", "add-suites.sh", spec.SUITE),
+        _hook("essential", "before-packages.sh"),
+        _hook("customize", "backports-kernel.sh", spec.SUITE),
         f"--customize-hook=copy-in {GUEST}/rootfs/etc /",
-        f'--customize-hook=sh {GUEST}/configure.sh "$1" {work}/result/ssh-key.pub',
-        f'--customize-hook=sh {GUEST}/container-images.sh "$1" {work}/container.tar',
+        _hook("customize", "configure.sh", f"{result}/ssh-key.pub"),
     ]
 
 
-def _bootstrap(target: Path, packages: tuple[str, ...], work: Path, hooks: list[str]) -> None:
+def _hook(stage: str, script: str, argument: str = "") -> str:
+    return f'--{stage}-hook=sh {GUEST}/{script} "$1" {argument}'
+
+
+def _bootstrap(name: str, target: Path, packages: tuple[str, ...], hooks: list[str]) -> None:
+    with phase(f"{name}: {spec.SUITE}, {len(packages)} packages"):
+        _mmdebstrap(target, packages, hooks)
+
+
+def _mmdebstrap(target: Path, packages: tuple[str, ...], hooks: list[str]) -> None:
     mirror = find_mirror()
     excludes = [f"--dpkgopt=path-exclude={pattern}" for pattern in spec.DPKG_EXCLUDES]
     command = [
@@ -61,11 +81,11 @@ def _bootstrap(target: Path, packages: tuple[str, ...], work: Path, hooks: list[
         "--dpkgopt=force-unsafe-io", '--aptopt=Apt::Install-Recommends "false"', *excludes,
         f"--include={','.join(packages)}", *hooks, spec.SUITE, str(target), *([mirror] if mirror else []),
     ]  # fmt: skip
-    log = work / f"{target.name}.log"
+    log = target.with_suffix(".log")
     with log.open("wb") as output:
         status = subprocess.run(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL).returncode
     if status:
-        kept = work.parent / "failed-build.log"
+        kept = target.parent.parent / "failed-build.log"
         shutil.copy(log, kept)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise ImageError(f"mmdebstrap ended with {status} (whole log: {kept}):\n{tail}")
@@ -91,6 +111,8 @@ def _as_builder(command: list[str | Path], check: bool = True) -> None:
 
 
 def _run(command: list[str | Path], check: bool = True) -> None:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     if check and done.returncode:
         raise ImageError(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()}")

@@ -25,7 +25,8 @@ in_vm passwd -d root
 in_vm useradd --create-home --uid 1000 --shell /bin/bash agent
 echo 'agent:100000:65536' | tee "$root/etc/subuid" >"$root/etc/subgid"
 mkdir -p "$root/var/lib/systemd/linger"
-: >"$root/var/lib/systemd/linger/agent"
+# root too: else each first ssh session starts a service manager, seconds under TCG.
+touch "$root/var/lib/systemd/linger/agent" "$root/var/lib/systemd/linger/root"
 
 install -D -m 600 "$key" "$root/root/.ssh/authorized_keys"
 install -D -m 600 "$key" "$root/home/agent/.ssh/authorized_keys"

@@ -16,6 +16,8 @@ unshare --mount --pid --fork --kill-child sh -euc '
     mount --rbind "$1" "$1"
     cd "$1"
     mount -t proc proc proc
+    mount --rbind /sys sys
+    mount --rbind /dev dev
     pivot_root . mnt
     umount -l mnt
     exec chroot . sh /var/tmp/images/make-images.sh
