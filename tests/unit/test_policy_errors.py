@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from agentcgroup.policy.load import load_policies
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 SIZE = "a size such as 512M, 2GiB or 75%"
 
@@ -160,6 +162,12 @@ MISTAKES = [
     (b"mode: observe\ndescription: caf\xe9\n", 2, "byte 0xe9 is not UTF-8: save the file as UTF-8"),
 ]  # fmt: skip
 
+PIECES = [
+    "memory:", "call:", "max: ", "2G", "1", "-1", "75%", "\n", "\n  ", "- ", "{", "}", "[", "]", ",", ": ",
+    "none", "true", "~", "'", '"', "#", "&a ", "*a", "!!str ", "? ", "|", "rules:", "match: x", "as: call",
+    "mode: observe", "io:", "8:0", "1e999",
+]  # fmt: skip
+
 TOP = (
     "extends, description, mode, required, delegate, priority, memory, cpu, pids_max, io, network, shells, exec_match, "
     "call, rules, records, tenant"
@@ -244,6 +252,18 @@ def test_a_file_whose_name_cannot_be_a_policy_is_an_error(directory: Path, name:
     (error,) = found.errors.values()
     assert found.policies == {}
     assert str(error).startswith(f"policies.d/{name}: a policy's ") and str(error).endswith(": rename it")
+
+
+@given(
+    st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map(lambda parts: "".join(parts).encode())
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_bytes_are_a_policy_or_an_error(raw: bytes) -> None:
+    path = Path("policies.d/any.yaml")
+    path.write_bytes(raw)
+    found = load_policies([path.parent])
+    assert len(found.policies) + len(found.errors) == 1
+    assert all(line.startswith(str(path)) for error in found.errors.values() for line in str(error).splitlines())
 
 
 def test_left_overs_of_editors_and_package_managers_are_ignored(directory: Path) -> None:

@@ -18,7 +18,16 @@ EXPONENTIAL = [
     "(?:(?:a+)b)*",
     "(?=(a+)+)x",
 ]
-POLYNOMIAL = ["a.*b.*c", ".*foo.*bar", r"\w+x\w+", r"\S+=\S+", "curl.{0,400}sh.{0,400}x", "(?m)^.*a.*"]
+POLYNOMIAL = [
+    "a.*b.*c",
+    ".*foo.*bar",
+    r"\w+x\w+",
+    r"\S+=\S+",
+    "curl.{0,400}sh.{0,400}x",
+    "(?m)^.*a.*",
+    r".{0,50}\s+\b",
+    r"\w+.*+ ^x",
+]
 HARMLESS = [
     "make", "foo.*bar", r"curl.{0,200}\|.{0,100}sh", r"\bnpx\s+(?:-y\s+|--yes\s+)?@scope/", "^git (pull|push|fetch)",
     "(?:foo|bar)+", "(?i:make)", r"(?P<n>x)(?P=n)", r"^(exec )?(\S{0,120}/)?name( |$)", "a{3}", "(?>a+)b", "a++b",

@@ -16,10 +16,11 @@ from agentcgroup.policy.model import MATCH_CHARS
 from agentcgroup.units import quoted
 
 MAX_STEPS = 2**26  # about a second at the very worst
-SPACES = 4  # what `\s+` counts for: it seldom overlaps with what follows it
+SPACES = 4  # what `\s+` counts for after a letter: it begins at few places then
 
 _parser: Any = importlib.import_module("re._parser")
-_REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
+_REPEATS = ("MAX_REPEAT", "MIN_REPEAT")  # those that give back what they took
+_ALL_REPEATS = (*_REPEATS, "POSSESSIVE_REPEAT")
 
 
 def compiled(text: str) -> re.Pattern[str]:
@@ -49,27 +50,30 @@ def _starts(tree: Any) -> int:
 
 def _steps(tree: Any) -> int:
     """How many ways there are to match the tree from one place."""
-    return prod(_ways(str(op), argument) for op, argument in tree)
+    ways, before = 1, ""
+    for op, argument in tree:
+        ways *= SPACES if before == "LITERAL" and _is_spaces(str(op), argument) else _ways(str(op), argument)
+        before = str(op) if argument != ord(" ") else ""
+    return ways
 
 
 def _ways(op: str, argument: Any) -> int:
-    if op in _REPEATS:
+    if op in _ALL_REPEATS:
         low, high, body = argument
-        spread = min(int(high), MATCH_CHARS) - min(int(low), MATCH_CHARS) + 1
-        return (min(spread, SPACES) if _spaces(body) else spread) * _steps(body)
+        return (min(int(high), MATCH_CHARS) - min(int(low), MATCH_CHARS) + 1) * _steps(body)
     if op == "BRANCH":
         ways = [_steps(branch) for branch in argument[1]]
         return min(sum(ways), max(ways) * _together(argument[1]))
     return prod(_steps(inner) for inner in _inner(op, argument))
 
 
-def _spaces(body: Any) -> bool:
-    return str(list(body)) in ("[(IN, [(CATEGORY, CATEGORY_SPACE)])]", "[(LITERAL, 32)]")
+def _is_spaces(op: str, argument: Any) -> bool:
+    return op in _ALL_REPEATS and str(list(argument[2])) in ("[(IN, [(CATEGORY, CATEGORY_SPACE)])]", "[(LITERAL, 32)]")
 
 
 def _inner(op: str, argument: Any) -> list[Any]:
     """The trees inside one node."""
-    if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+    if op in _ALL_REPEATS:
         return [argument[2]]
     if op == "BRANCH":
         return list(argument[1])
