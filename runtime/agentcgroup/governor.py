@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentcgroup import feedback, journal, observe
+from agentcgroup import feedback, journal, observe, subtree
 from agentcgroup import record as records
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
@@ -30,6 +30,7 @@ from agentcgroup.records import Ledger
 #: A call this short, that ended by itself and met no limit, is not looked into on its way out (the shim does not
 #: ask either).
 FRESH_S = 1.0
+SHIMS_KEPT = 64
 
 
 class Governor:
@@ -74,11 +75,20 @@ class Governor:
         container = Container(self, record, policy, self.top)
         self.containers[container_id] = container
         notes = [f"not written: {knob}" for knob in container.govern()]
+        if policy.delegate:
+            notes += self._delegate(container)
         if record.cooperative:
             notes.append(f"limits are cooperative here: {', '.join(record.cooperative)}")
         self._save(container)
         container.watch_end()
         return notes
+
+    def _delegate(self, container: Container) -> list[str]:
+        record = container.record
+        if record.uid == 0:
+            return ["delegate: only for containers in a user namespace (podman run --userns=auto)"]
+        subtree.delegate(container.tree, record.uid, record.gid)
+        return []
 
     def forget(self, container_id: str) -> None:
         """The container has ended: settle its calls, drop its socket. Its directories are the engine's to remove."""
@@ -93,6 +103,13 @@ class Governor:
             return
         shutil.rmtree(self.run_dir / "c" / container_id, ignore_errors=True)
         self._record_path(container_id).unlink(missing_ok=True)
+        self._sweep_shims()
+
+    def _sweep_shims(self) -> None:
+        """Each image has a shim with its own shell behind it, on a tmpfs. Mounted ones outlive the removal of their name."""
+        shims = sorted((self.run_dir / "shims").glob("[!.]*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in shims[SHIMS_KEPT:]:
+            old.unlink(missing_ok=True)
 
     def stopped(self, container_id: str) -> None:
         """The engine's poststop: it only speeds up what `cgroup.events` says as well."""

@@ -5,6 +5,7 @@ The hook has made the directories; nothing is written above `BASE/agentcgroup`.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,14 @@ def apply(policy: Policy, limits: Limits, tree: Cgroup) -> list[str]:
     return missed
 
 
+def delegate(tree: Cgroup, uid: int, gid: int) -> None:
+    """Give agent/ to the container's root of another user namespace (cgroup-v2.rst, "Delegation"): it may make cgroups
+    there; the limits on agent/ itself stay ours.
+    """
+    for name in ("", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
+        os.chown(f"{tree.path}/agent/{name}", uid, gid)
+
+
 def _put(tree: Cgroup, path: str, name: str, value: str | int) -> bool:
     return (tree.child(path) if path else tree).try_write(name, value)
 
@@ -122,7 +131,5 @@ def _device_number(device: str) -> str:
     """`8:0` for a device node or number."""
     if not device.startswith("/"):
         return device
-    import os
-
     number = os.stat(device).st_rdev
     return f"{os.major(number)}:{os.minor(number)}"
