@@ -12,13 +12,10 @@ from typing import Any
 from agentcgroup.errors import UserError
 from agentcgroup.paths import POLICY_DIRS
 from agentcgroup.policy import load
-from agentcgroup.policy.fields import FIELDS
+from agentcgroup.policy.fields import FIELDS, shown
 from agentcgroup.policy.leaves import get
 from agentcgroup.policy.model import IoLimit, Policy, Rule, Size
-from agentcgroup.units import format_bytes, format_seconds
-
-SECONDS = ("call.time_max", "call.grace", "call.stall_deadline")
-RATES = ("network.egress", "network.ingress")  # bytes a second
+from agentcgroup.units import format_bytes
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -81,24 +78,11 @@ def _rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
     for key in FIELDS:
         value = get(policy, key)
         if key != "rules" and not (key == "io.max" and value):
-            yield key, _text(key, value), policy.provenance[key]
+            yield key, shown(key, value), policy.provenance[key]
     for limit in policy.io.max:
         yield f"io.max {limit.device}", _limits(limit), policy.provenance["io.max"]
     for index, rule in enumerate(policy.rules):
         yield f"rules[{index}]", _rule(rule), policy.provenance[f"rules[{index}]"]
-
-
-def _text(key: str, value: Any) -> str:
-    """One value for people, with its unit."""
-    if value is None:
-        return "none"
-    if key in SECONDS:
-        return format_seconds(value)
-    if key in RATES:
-        return f"{format_bytes(value)}/s"
-    if isinstance(value, tuple):
-        return ", ".join(item.pattern if isinstance(item, re.Pattern) else str(item) for item in value) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _limits(limit: IoLimit) -> str:

@@ -22,7 +22,6 @@ from agentcgroup.units import quoted
 PREFIXES = ("agentcgroup.io/", "agentcgroup.")  # the longer first
 CONTAINER_PREFIX = "policy.agentcgroup.io/"
 CONTAINER_NAME = "io.kubernetes.container.name"
-MAX_OVERRIDES = 64
 
 SINGLE = frozenset(key for key, entry in FIELDS.items() if entry.single)
 SPECIAL = ("policy", "required", "name")  # `name` is what people call the container
@@ -96,10 +95,11 @@ def _policy_name(
     annotations: Mapping[str, str], ours: Mapping[str, tuple[str, str]], problems: list[str]
 ) -> str | None:
     mine = _mine(annotations)
-    source, name = (mine, annotations.get(mine)) if mine in annotations or "policy" not in ours else ours["policy"]
-    if name is None:
+    if mine not in annotations and "policy" not in ours:
         problems.append(f"no policy is named for this container: add agentcgroup.policy=NAME{_unnamed(annotations)}")
-    elif not NAME.fullmatch(name):
+        return None
+    source, name = (mine, annotations[mine]) if mine in annotations else ours["policy"]
+    if not NAME.fullmatch(name):
         problems.append(f"annotation {source}: {quoted(name)} is not a policy's name: see `agentcgroup policy list`")
     return name
 
@@ -123,8 +123,6 @@ def _forbidden(name: str | None, overrides: list[str], engine: str, config: Conf
     if level == "none" and overrides:
         where = f"agentcgroup.yaml: overrides.{config.overrides.key(engine)}: none"
         problems = [f"annotation {key}: not allowed here ({where}): change the policy" for key in overrides]
-    if len(overrides) > MAX_OVERRIDES:
-        problems.append(f"{len(overrides)} annotations override the policy, {MAX_OVERRIDES} may: write a policy")
     allowed = config.allowed_policies
     if level != "all" and allowed is not None and name is not None and name not in allowed:
         close = nearest(name, allowed)

@@ -17,6 +17,21 @@ from agentcgroup.units import format_bytes, format_seconds, parse_duration, pars
 
 PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 DAY = 86400.0
+SECONDS = ("call.time_max", "call.grace", "call.stall_deadline")
+RATES = ("network.egress", "network.ingress")  # bytes a second
+
+
+def shown(key: str, value: Any) -> str:
+    """A value of the model for people, with its unit."""
+    if value is None:
+        return "none"
+    if key in SECONDS:
+        return format_seconds(value)
+    if key in RATES:
+        return f"{format_bytes(value)}/s"
+    if isinstance(value, tuple):
+        return ", ".join(item.pattern if isinstance(item, re.Pattern) else str(item) for item in value) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read_size(value: str | int, least: int = MIB) -> Size:

@@ -7,15 +7,13 @@ from typing import Any
 
 from agentcgroup.policy import checks, schema
 from agentcgroup.policy.document import FileError, Value, plain
-from agentcgroup.policy.fields import FIELDS
+from agentcgroup.policy.fields import FIELDS, shown
 from agentcgroup.policy.leaves import Tighter, get, put, read_leaves
 from agentcgroup.policy.model import Policy, Size
 from agentcgroup.policy.schema import Problem
-from agentcgroup.units import format_seconds
 
 ORIGIN = "annotation "  # how the provenance of an overridden field begins
 DEFAULT_WEIGHT = 100  # of cpu.weight and io.weight, cgroup-v2.rst
-SECONDS = ("call.time_max", "call.grace", "call.stall_deadline")
 
 
 def apply_overrides(policy: Policy, overrides: Mapping[str, str], tighten_only: bool) -> Policy:
@@ -32,8 +30,12 @@ def apply_overrides(policy: Policy, overrides: Mapping[str, str], tighten_only: 
     spoilt = {problem.key for problem in problems}
     problems += [found for found in checks.check(policy, ORIGIN) if not spoilt & {found.key, found.other}]
     if problems:
-        raise FileError([f"{ORIGIN}agentcgroup.{problem.text}" for problem in problems])
+        raise FileError([f"{ORIGIN}agentcgroup.{problem.key}: {_sentence(problem)}" for problem in problems])
     return policy
+
+
+def _sentence(problem: Problem) -> str:
+    return problem.text.removeprefix(f"{problem.key}: ")
 
 
 def _read(overrides: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def _tightened(key: str, old: Any, new: Any, problems: list[Problem]) -> Any:
     else:
         looser = _looser(FIELDS[key].tighter, old, new)
     if looser:
-        text = f"{_shown(key, new)} loosens the policy's {_shown(key, old)}: {_advice(key, old)}"
+        text = f"{shown(key, new)} loosens the policy's {shown(key, old)}: {_advice(key, old)}"
         problems.append(Problem(key, f"{key}: {text}"))
     return joined
 
@@ -105,19 +107,9 @@ def _number(value: Any, none: float) -> float:
 def _advice(key: str, old: Any) -> str:
     rule = FIELDS[key].tighter
     if isinstance(rule, tuple):
-        return f"write {' or '.join(map(_word, rule[: rule.index(old) + 1]))}"
+        return f"write {' or '.join(shown(key, value) for value in rule[: rule.index(old) + 1])}"
     if rule == "fixed" or (rule == "claim" and old is None):
         return "remove it"
     if rule == "weight" and old is None:
         return f"write {DEFAULT_WEIGHT} or less"
-    return f"write {_shown(key, old)}{' and more' if rule == 'more' else ' or less'}"
-
-
-def _shown(key: str, value: Any) -> str:
-    if key in SECONDS and value is not None:
-        return format_seconds(value)
-    return ", ".join(value) if isinstance(value, tuple) else _word(value)
-
-
-def _word(value: Any) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return f"write {shown(key, old)}{' and more' if rule == 'more' else ' or less'}"
