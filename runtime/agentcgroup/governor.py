@@ -17,7 +17,7 @@ from agentcgroup import record as records
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.config import Config
-from agentcgroup.container import FEEDBACK_KEPT, NOTHING, Container
+from agentcgroup.container import FEEDBACK_KEPT, LIMITS_FRESH, NOTHING, Container
 from agentcgroup.errors import UserError
 from agentcgroup.hint import Hint
 from agentcgroup.kmsg import OomLog
@@ -27,9 +27,6 @@ from agentcgroup.policy.model import Policy
 from agentcgroup.reaper import Reaper
 from agentcgroup.records import Ledger
 
-#: A call this short, that ended by itself and met no limit, is not looked into on its way out (the shim does not
-#: ask either).
-FRESH_S = 1.0
 SHIMS_KEPT = 64
 
 
@@ -106,7 +103,7 @@ class Governor:
         self._sweep_shims()
 
     def _sweep_shims(self) -> None:
-        """Each image has a shim with its own shell behind it, on a tmpfs. Mounted ones outlive the removal of their name."""
+        """Each image has a shim of its own, on a tmpfs; what is still mounted outlives the removal of its name."""
         shims = sorted((self.run_dir / "shims").glob("[!.]*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in shims[SHIMS_KEPT:]:
             old.unlink(missing_ok=True)
@@ -190,7 +187,7 @@ class Governor:
     def freshen(self, container: Container) -> None:
         """Have the limits above the container read again, if they were not just now."""
         now = time.monotonic()
-        if now - container.refreshed > FRESH_S:
+        if now - container.refreshed > LIMITS_FRESH:
             container.refreshed = now
             self.loop.when_idle(container.refresh)
 
