@@ -38,7 +38,11 @@ int daemon_connect(struct error *err)
     /* connect waits while the backlog is full, for as long as a send may (unix_stream_connect) */
     if (!set_timeout(fd, SO_SNDTIMEO, SEND_MS) && !connect(fd, (struct sockaddr *)&to, sizeof to))
         return fd;
-    fail(err, errno, "connect to " SOCKET);
+    /* Not strerror's words: podman reads "no such file or directory" in a hook's stderr as a missing command. */
+    if (errno == ENOENT || errno == ECONNREFUSED)
+        fail(err, 0, "agentcgroupd is not running: nobody listens on " SOCKET);
+    else
+        fail(err, errno, "connect to " SOCKET);
     close(fd);
     return -1;
 }

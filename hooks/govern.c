@@ -52,7 +52,10 @@ static void leave_alone(struct run *r, const char *result, bool required, const 
     r->outcome->priority = required ? PRIORITY_ERROR : PRIORITY_WARNING;
     r->outcome->result = result;
     r->outcome->stop_container = required;
-    r->outcome->cause = *cause;
+    if (required)
+        fail(&r->outcome->cause, 0, "its policy is required and cannot be kept: %.440s", cause->text);
+    else
+        r->outcome->cause = *cause;
 }
 
 /* A pod's annotations reach all its containers; those that mean another one are no business of this one's. */
