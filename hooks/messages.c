@@ -74,6 +74,7 @@ void plan_message(struct json_out *out, const struct container *c, const char *b
     json_put_int(out, "pid", c->pid);
     json_put_str(out, "bundle", c->bundle);
     json_put_str(out, "base", base);
+    json_put_str(out, "engine", engine_name(c)); /* whose annotations are trusted how far is the daemon's to say */
     put_notes(out, "cooperative", reasons);
     put_annotations(out, c);
     json_close(out, '}');

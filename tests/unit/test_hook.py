@@ -105,6 +105,7 @@ def test_a_container_is_brought_under_control(host: Host, start: Start) -> None:
         "pid": container.init.pid,
         "bundle": str(container.bundle),
         "base": str(container.base),
+        "engine": "podman",
         "cooperative": [],
         "annotations": {"agentcgroup.policy": "coding", "io.container.manager": "libpod"},
     }
