@@ -28,7 +28,7 @@ KERNEL ?= all
 TEST   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install test lint unit vm vm-shell demo clean
+.PHONY: help setup build install uninstall test lint unit vm vm-shell demo clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -74,6 +74,13 @@ install: build ## install below DESTDIR and PREFIX
 		install -m 644 $$json $$new.tmp && mv -f $$new.tmp $$new || exit 1; \
 	done
 
+# The JSON first: engines refuse to start containers while it names a hook that is gone.
+uninstall: ## remove what install put there; configuration, policies of your own and records stay
+	rm -f $(DESTDIR)$(HOOKS_DIR)/50-agentcgroup.json
+	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
+	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
+	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)
+
 test: setup lint unit vm ## everything that CI runs
 
 $(VENV)/ready: pyproject.toml
@@ -96,8 +103,8 @@ vm: ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
 vm-shell: ## a shell in a fresh VM with the product installed
 	$(VM) shell $(if $(filter-out all,$(KERNEL)),--kernel $(KERNEL))
 
-demo: ## a tour in a fresh VM
-	$(VM) exec -- bash tests/vm/demo.sh
+demo: setup ## the main job in a fresh VM; HOST=1: on this host, where podman and cgroup v2 are
+	$(if $(HOST),bash tests/vm/demo.sh host,$(VM) exec -- bash tests/vm/demo.sh)
 
 clean: ## remove what was built here; the VM images stay in the cache
 	rm -rf build
