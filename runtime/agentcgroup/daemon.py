@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,10 +33,13 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4  # mlockall(2)
 class Daemon:
     """Everything that lives as long as the process."""
 
-    def __init__(self, config: configs.Config, run_dir: Path, policy_dirs: Sequence[Path]) -> None:
+    def __init__(self, config_file: Path, run_dir: Path, state_dir: Path, policy_dirs: Sequence[Path]) -> None:
         self.loop = Loop(_report)
+        self.config_file = config_file
         self.policy_dirs = policy_dirs
-        self.config = config
+        self.required_dir = state_dir / "required"
+        self.config = config = configs.load(config_file)
+        journal.set_level(config.log_level)
         self.policies = load.load_policies(policy_dirs)
         prepare_run_dir(run_dir)
         records = config.records
@@ -65,10 +69,11 @@ class Daemon:
 
     def reload(self) -> None:
         """SIGHUP: read configuration and policies again; what cannot be read leaves the old ones in force."""
-        systemd.notify("RELOADING=1", f"MONOTONIC_USEC={_monotonic_us()}")
+        systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
         try:
-            self.config = configs.load()
+            self.config = configs.load(self.config_file)
             self.governor.config = self.config
+            journal.set_level(self.config.log_level)
         except UserError as error:
             journal.send(f"the old configuration stays in force: {error}", 3)
         self.policies = load.load_policies(self.policy_dirs)
@@ -94,7 +99,7 @@ class Daemon:
 
     def _mark_required(self) -> None:
         """Which policies are `required` must be known to the hook even when this daemon is down."""
-        directory = paths.LIB_DIR / "required"
+        directory = self.required_dir
         directory.mkdir(parents=True, exist_ok=True)
         wanted = {name for name, policy in self.policies.policies.items() if policy.required}
         for name in wanted:
@@ -150,7 +155,7 @@ class Daemon:
 
     def _is_required(self, name: str) -> bool:
         """A broken policy that was required stays so."""
-        return name in self.policies.errors and (paths.LIB_DIR / "required" / name).exists()
+        return name in self.policies.errors and (self.required_dir / name).exists()
 
     def _register(self, container_id: str) -> dict[str, Any]:
         try:
@@ -209,12 +214,6 @@ def _texts(request: dict[str, Any], key: str) -> list[str]:
     return [str(item)[:4096] for item in value[:64]] if isinstance(value, list) else []
 
 
-def _monotonic_us() -> int:
-    import time
-
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-
-
 def _report(error: BaseException) -> None:
     """A fault in a handler: whole in the journal, and the daemon goes on."""
     text = "".join(traceback.format_exception(error))
@@ -244,12 +243,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--run-dir", type=Path, default=paths.RUN_DIR, help="sockets and state (default: %(default)s)")
     parser.add_argument(
+        "--state-dir", type=Path, default=paths.LIB_DIR, help="what outlives a reboot (default: %(default)s)"
+    )
+    parser.add_argument(
         "--policies", type=Path, action="append", help="policy directory, may be repeated; later ones win"
     )
     options = parser.parse_args(argv)
     try:
         os.umask(0o022)
-        daemon = Daemon(configs.load(options.config), options.run_dir, options.policies or paths.POLICY_DIRS)
+        policies = options.policies or paths.POLICY_DIRS
+        daemon = Daemon(options.config, options.run_dir, options.state_dir, policies)
     except (UserError, OSError) as error:
         print(f"agentcgroupd: {error}", file=sys.stderr)
         return 1

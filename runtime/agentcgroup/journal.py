@@ -18,9 +18,18 @@ SOCKET = Path("/run/systemd/journal/socket")
 IDENTIFIER = "agentcgroupd"
 MAX_FIELD = 1 << 20  # bytes of one value; a longer one is cut
 
+LEVELS = {"error": 3, "warning": 4, "info": 6, "debug": 7}
+_level = 6
+
 _NAME = re.compile(r"[A-Z0-9][A-Z0-9_]{0,63}")
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+def set_level(name: str) -> None:
+    """Say nothing less urgent than `name` (a key of LEVELS) from now on."""
+    global _level
+    _level = LEVELS[name]
 
 
 def send(message: str, priority: int = 6, **fields: object) -> None:
@@ -29,6 +38,8 @@ def send(message: str, priority: int = 6, **fields: object) -> None:
     Field names are upper-cased; one that journald would refuse is left out, and so is a value of None.
     """
     priority = min(max(priority, 0), 7)
+    if priority > _level:
+        return
     entry = {"MESSAGE": message, "PRIORITY": priority, "SYSLOG_IDENTIFIER": IDENTIFIER} | {
         name.upper(): value for name, value in fields.items() if value is not None
     }

@@ -101,3 +101,13 @@ def test_a_closed_stderr_does_not_raise(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(journal, "SOCKET", tmp_path / "missing")
     monkeypatch.setattr("sys.stderr", None)
     journal.send("text", 6)
+
+
+def test_what_is_less_urgent_than_the_level_is_not_said(capfd: pytest.CaptureFixture[str]) -> None:
+    journal.set_level("warning")
+    try:
+        journal.send("a notice", 5)
+        journal.send("a warning", 4)
+    finally:
+        journal.set_level("info")
+    assert capfd.readouterr().err.splitlines() == ["<4>a warning"]
