@@ -200,6 +200,17 @@ void announce(struct call *call)
         start(call);
 }
 
+/* That the shell has got a signal; no answer. */
+void tell_signal(const struct call *call, int sig)
+{
+    char digits[12];
+    if (call->sock < 0)
+        return;
+    put_number(digits, 0, sizeof digits, (uint32_t)sig);
+    size_t at = put_field(0, "", "AGC1", AGC_MESSAGE_MAX);
+    tell(call->sock, put_field(at, "s=", digits, AGC_MESSAGE_MAX));
+}
+
 /* The forked child's own question, on its own connection: that is how the daemon knows whom to move. */
 int ask_to_be_moved(uint32_t number)
 {

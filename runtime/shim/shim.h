@@ -60,6 +60,7 @@ int tell(int sock, size_t length);
 ssize_t hear(int sock, char *buf, size_t size, int ms);
 void decide(struct call *call);
 void announce(struct call *call);
+void tell_signal(const struct call *call, int sig);
 int ask_to_be_moved(uint32_t number);
 
 /* launch.c */

@@ -135,8 +135,10 @@ int supervise(struct call *call, pid_t shell, int *was_long)
         int sig = next_signal(&info, hired ? -1 : WITNESS_AFTER_MS);
         if (sig == SIGCHLD && reap(shell, &status))
             break;
-        if (sig > 0 && sig != SIGCHLD)
+        if (sig > 0 && sig != SIGCHLD) {
             deliver(shell, sig, &info);
+            tell_signal(call, sig); /* a call that is held is frozen: it acts on nothing until it is released */
+        }
         if (!hired && now_ms() - began >= WITNESS_AFTER_MS) {
             hire_witness();
             hired = 1;
