@@ -72,6 +72,7 @@ int supervise(struct call *call, pid_t shell, int *was_long);
 /* witness.c */
 void hire_witness(void);
 void dismiss_witness(void);
+int hung_up(int sig, const siginfo_t *info);
 int group_got(int sig, const siginfo_t *info, int ask_twice);
 void hire_watch(pid_t shell);
 void dismiss_watch(void);

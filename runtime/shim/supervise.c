@@ -105,12 +105,17 @@ static void pass_on(pid_t shell, int sig, siginfo_t *info)
         kill(shell, sig);
 }
 
-/* The shell's own, if it still sits in our process group and the group got it. Ask first: asking clears the answer. */
+/*
+ * To the shell, unless its process group, which got the signal as well, is the shell's too. The witness is asked in any
+ * case, since asking clears the signal. A hang-up is passed on at once: the shell's read of the terminal ends just then,
+ * and an interactive bash that sees the end of file before the signal exits 0 instead of dying by it.
+ */
 static void deliver(pid_t shell, int sig, siginfo_t *info)
 {
-    int together = getpgid(shell) == getpgrp();
-    int group = group_got(sig, info, together);
-    if (!group || !together)
+    int apart = hung_up(sig, info) || getpgid(shell) != getpgrp();
+    if (apart)
+        pass_on(shell, sig, info);
+    if (!group_got(sig, info, !apart) && !apart)
         pass_on(shell, sig, info);
 }
 

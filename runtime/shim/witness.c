@@ -21,6 +21,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -154,25 +155,17 @@ static int ask_witness(int sig)
     return -1;
 }
 
-/* A hang-up by the kernel reaches the session leader alone; the other signals of a terminal its foreground group. */
+/* A terminal's hang-up reaches the session leader alone (drivers/tty/tty_jobctrl.c tty_signal_session_leader). */
+int hung_up(int sig, const siginfo_t *info)
+{
+    return info->si_code == SI_KERNEL && (sig == SIGHUP || sig == SIGCONT) && getsid(0) == getpid();
+}
+
+/* What the kernel sends for a terminal goes to its foreground group, an orphaned group's SIGHUP and SIGCONT to all. */
 static int sent_by_terminal(int sig, const siginfo_t *info)
 {
-    if (info->si_code != SI_KERNEL)
-        return 0;
-    switch (sig) {
-    case SIGHUP:
-    case SIGCONT:
-        return getsid(0) != getpid();
-    case SIGINT:
-    case SIGQUIT:
-    case SIGTSTP:
-    case SIGTTIN:
-    case SIGTTOU:
-    case SIGWINCH:
-        return 1;
-    default:
-        return 0;
-    }
+    static const char signals[] = {SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH, SIGHUP, SIGCONT};
+    return info->si_code == SI_KERNEL && memchr(signals, sig, sizeof signals);
 }
 
 int group_got(int sig, const siginfo_t *info, int ask_twice)
