@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import signal
 import sys
 from types import FrameType
@@ -129,6 +130,8 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    for worker in multiprocessing.active_children():
+        worker.terminate()
     raise KeyboardInterrupt
 
 

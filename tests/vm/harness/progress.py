@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _started = time.monotonic()
-_lock = threading.Lock()
 
 
 def say(text: str, tag: str = "vm") -> None:
     """Print one line as `[tag  12s] text`, whole even when several VMs report at once."""
-    with _lock:
-        print(f"[{tag} {time.monotonic() - _started:4.0f}s] {text}", file=sys.stderr, flush=True)
+    # One write, so that lines of several VMs do not mix.
+    sys.stderr.write(f"[{tag} {time.monotonic() - _started:4.0f}s] {text}\n")
+    sys.stderr.flush()
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -79,9 +80,14 @@ def plan(settings: Settings, kernels: Sequence[str], arguments: Sequence[str]) -
 
 def run_all(image: Image, staged: Path, runs: Sequence[Run], jobs: int, deadline: float) -> Result:
     """Run everything, `jobs` VMs at a time; `deadline` is the seconds that pytest may take in one boot."""
-    with ThreadPoolExecutor(jobs) as pool:
-        outcomes = pool.map(lambda run: _run(image, staged, run, deadline), runs)
-        return sum(outcomes, Result())
+    # Processes, not threads: an interrupt then unwinds each run, and with it ends each VM.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        try:
+            outcomes = [pool.submit(_run, image, staged, run, deadline) for run in runs]
+            return sum((outcome.result() for outcome in outcomes), Result())
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _run(image: Image, staged: Path, run: Run, deadline: float) -> Result:
@@ -103,7 +109,7 @@ def _run(image: Image, staged: Path, run: Run, deadline: float) -> Result:
 
 
 def _pytest(machine: Machine, run: Run, results: Path, deadline: float) -> Result:
-    pytest = ["python3", "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={_GUEST_XML}",
+    pytest = ["python3", "-m", "pytest", "-v", "--timeout=300", "-p", "no:cacheprovider", f"--junitxml={_GUEST_XML}",
               *run.arguments, *run.paths]  # fmt: skip
     remote = f"cd {GUEST_CHECKOUT} && PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 exec {shlex.join(pytest)} 2>&1"
     status = _stream(machine, remote, run.settings.kernel, deadline)
