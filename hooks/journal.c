@@ -1,14 +1,9 @@
 #define _GNU_SOURCE
 #include "journal.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -16,8 +11,7 @@
 #include "error.h"
 #include "paths.h"
 
-/* A newline ends a field, and a container's id or a path may hold anything. */
-static void one_line(char *s, const char *from, size_t size)
+void one_line(char *s, const char *from, size_t size)
 {
     size_t i;
     for (i = 0; from[i] && i + 1 < size; i++)
@@ -46,30 +40,4 @@ void journal_send(const struct log_line *line)
              container, message, line->us / 1000, line->us / 100 % 10, line->priority, container, line->result, line->us)
         || send_datagram(datagram, strlen(datagram)))
         dprintf(STDERR_FILENO, "agentcgroup-hook: container %.12s: %s: %s\n", container, line->result, message);
-}
-
-static bool is_null_device(int fd)
-{
-    struct stat st;
-    return fstat(fd, &st) || (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3));
-}
-
-/* Opening a pipe or a file through /proc/PID/fd makes a file description of our own; a socket cannot be opened. */
-static int parents_stderr(void)
-{
-    char path[64];
-    struct stat st;
-    snprintf(path, sizeof path, "/proc/%d/fd/2", getppid());
-    if (stat(path, &st) || !(S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode)))
-        return -1;
-    return open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-}
-
-void tell_engine(const char *container, const char *message)
-{
-    char safe[900];
-    one_line(safe, message, sizeof safe);
-    cleanup_close int parent = is_null_device(STDERR_FILENO) ? parents_stderr() : -1;
-    int fd = parent >= 0 ? parent : STDERR_FILENO;
-    dprintf(fd, "agentcgroup-hook: container %.12s: %s\n", container, safe);
 }

@@ -2,10 +2,14 @@
 #ifndef AGC_JOURNAL_H
 #define AGC_JOURNAL_H
 
+#include <stddef.h>
+
 enum priority { PRIORITY_ERROR = 3, PRIORITY_WARNING = 4, PRIORITY_INFO = 6 }; /* syslog(3) */
 
 struct log_line {
-    enum priority priority;
+    #include <stddef.h>
+
+enum priority priority;
     const char *container;
     const char *result; /* one word */
     const char *message;
@@ -14,8 +18,7 @@ struct log_line {
 
 void journal_send(const struct log_line *line);
 
-/* The cause of a failed start for whoever started the container. crun gives hooks /dev/null for stderr, so the text goes
- * to crun's own stderr instead, which the engine shows. */
-void tell_engine(const char *container, const char *message);
+/* Copies text so that it stays one field, one line: a path or a daemon's words may hold anything. */
+void one_line(char *to, const char *from, size_t size);
 
 #endif

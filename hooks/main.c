@@ -9,6 +9,7 @@
 #include "container.h"
 #include "daemon.h"
 #include "deadline.h"
+#include "engine.h"
 #include "govern.h"
 #include "journal.h"
 #include "messages.h"
@@ -33,7 +34,7 @@ static int finish(const struct container *c, const struct outcome *outcome)
     if (!outcome->silent)
         journal_send(&line);
     if (outcome->stop_container)
-        tell_engine(id, outcome->cause.text);
+        tell_engine(id, outcome->cause.text, json_true(json_get(c->config, "process", "terminal", NULL)));
     return outcome->stop_container ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

@@ -157,6 +157,7 @@ def test_the_record(host: Host, start: Start) -> None:
         "pid": container.init.pid,
         "start_time": int(stat[19]),
         "base": str(container.base),
+        "engine": "podman",
         "bundle": str(container.bundle),
         "cooperative": [],
         "policy": "coding",
@@ -626,15 +627,30 @@ def test_a_text_from_the_container_stays_one_field_in_the_journal(host: Host, st
     assert "first PRIORITY=0 second" in line["MESSAGE"]
 
 
-def test_the_cause_reaches_the_engines_stderr_when_the_hooks_own_is_thrown_away(host: Host, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("spelling", "terminal"), [(["--log", "LOG"], False), (["--log=LOG"], False), ([], False), (["--log", "LOG"], True)]
+)
+def test_the_cause_reaches_the_engine_when_the_hooks_own_stderr_is_thrown_away(
+    host: Host, start: Start, tmp_path: Path, spelling: list[str], terminal: bool
+) -> None:
     """crun runs hooks with /dev/null for stderr, and an engine that only says "exit code 1" helps nobody."""
-    host.serve(plan={"refuse": "no such policy", "required": True})
+    host.serve(plan={"refuse": 'no "such" policy', "required": True})
     container = start()
+    container.config["process"]["terminal"] = terminal
+    log = tmp_path / "oci-log"
+    log.write_text('{"msg":"before"}\n')
+    options = [word.replace("LOG", str(log)) for word in spelling]
     done = subprocess.run(
-        ["bash", "-c", '"$0" 2>/dev/null; exit $?', host.hook], input=container.write(), text=True, capture_output=True
+        ["bash", "-c", '"$0" 2>/dev/null; exit $?', host.hook, *options, "--log-format=json"],
+        input=container.write(),
+        text=True,
+        capture_output=True,
     )
     assert done.returncode == 1
-    assert done.stderr == f"{said(container)}no such policy\n"
+    cause = f'{said(container)}no "such" policy'
+    assert done.stderr == cause + "\n"
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    assert logged == [{"msg": "before"}, {"msg": cause, "level": "error"}][: 2 if spelling and not terminal else 1]
 
 
 def test_many_long_annotations_fit_into_a_message(host: Host, start: Start) -> None:
