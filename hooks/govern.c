@@ -15,6 +15,7 @@
 #include "cooperative.h"
 #include "daemon.h"
 #include "deadline.h"
+#include "engine.h"
 #include "files.h"
 #include "inject.h"
 #include "messages.h"
@@ -55,7 +56,7 @@ static void leave_alone(struct run *r, const char *result, bool required, const 
     if (required)
         fail(&r->outcome->cause, 0, "its policy is required and cannot be kept: %.440s", cause->text);
     else
-        r->outcome->cause = *cause;
+        fail(&r->outcome->cause, 0, "not governed: %.490s", cause->text);
 }
 
 /* A pod's annotations reach all its containers; those that mean another one are no business of this one's. */
@@ -96,24 +97,14 @@ static int look(struct run *r, struct error *err)
     return 0;
 }
 
-/* A user's own engine runs hooks as root of the user's namespace: it can reach neither the daemon nor the cgroups. */
-static bool is_rootless(void)
-{
-    char map[64];
-    struct error ignored;
-    unsigned inside, outside, count;
-    return geteuid() || read_small(AT_FDCWD, "/proc/self/uid_map", map, sizeof map, &ignored) < 0
-        || sscanf(map, "%u %u %u", &inside, &outside, &count) != 3 || inside || outside || count != 4294967295u;
-}
-
 /* Nothing worked; if that is because of a user's own engine, say so instead. */
 static void give_up(struct run *r, const struct error *cause)
 {
     struct error rootless;
     r->outcome->silent = !is_meant(r);
-    if (!is_rootless())
+    if (!engine_is_rootless())
         return leave_alone(r, "failed", required_here(r), cause);
-    fail(&rootless, 0, "the engine runs without root: not governed");
+    fail(&rootless, 0, "the engine runs without root");
     leave_alone(r, "rootless", required_here(r), &rootless);
 }
 
@@ -123,7 +114,7 @@ static bool plan(struct run *r)
     struct json_out message;
     struct error why;
     r->daemon = daemon_connect(&r->unheard);
-    if (r->daemon < 0 && is_rootless())
+    if (r->daemon < 0 && engine_is_rootless())
         return give_up(r, &r->unheard), false;
     plan_message(&message, r->c, r->base, &r->reasons);
     daemon_ask(r->daemon, &message, PLAN_BY, &r->plan, &r->unheard);

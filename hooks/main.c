@@ -24,6 +24,7 @@ static void stop(const struct container *c, struct outcome *outcome)
     int failed = daemon < 0 || daemon_tell(daemon, &message, &err);
     outcome->result = "stopped";
     outcome->priority = PRIORITY_INFO;
+    outcome->silent = daemon < 0 && engine_is_rootless(); /* it was said at the start that nothing was governed */
     fail(&outcome->cause, 0, "stopped%s%.200s", failed ? ", the daemon was not told: " : "", failed ? err.text : "");
 }
 

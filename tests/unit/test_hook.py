@@ -602,7 +602,11 @@ def test_a_users_own_engine(host: Host, start: Start) -> None:
     assert untouched(container)
     line = result(host)
     assert line["AGENTCGROUP_RESULT"] == "rootless"
-    assert "the engine runs without root: not governed" in line["MESSAGE"]
+    assert "not governed: the engine runs without root" in line["MESSAGE"]
+    container.state["pid"] = 0
+    done = subprocess.run(command, input=container.write(), text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.journal.lines() == []
 
 
 def test_state_that_is_no_json(host: Host) -> None:
