@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from agentcgroup.peer import read_proc
 from agentcgroup.pool import Slot
 
 if TYPE_CHECKING:
+    from agentcgroup.callsocket import Caller
     from agentcgroup.container import Container
     from agentcgroup.kmsg import OomLog
     from agentcgroup.loop import Timer
@@ -31,7 +31,7 @@ class Call:
         self.grant = grant
         self.command = command
         self.hint = hint
-        self.connection: socket.socket | None = None
+        self.caller: Caller | None = None
         self.shim_pid = 0
         self.began = time.monotonic()
         self.started = time.time()
@@ -88,6 +88,10 @@ class Call:
             "held": self.held_since is not None,
             "ended": self.ended,
         }
+
+    def was_moved(self, moved: bool) -> None:
+        """Its processes have been moved to where they belong, for this is no call."""
+        self.relocated |= moved
 
     def ran(self) -> bool:
         """Whether any process was ever in it; a number can be given and not used."""

@@ -5,31 +5,37 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
-import socket
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentcgroup import admission, commandline, judge, subtree
 from agentcgroup import hint as hints
 from agentcgroup.call import Call, kernel_path
+from agentcgroup.callsocket import Caller, CallSocket
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.enforce import Watch
-from agentcgroup.peer import Peer, identify
+from agentcgroup.loop import Group, Timer
+from agentcgroup.peer import Peer, eldest, identify, strings
 from agentcgroup.policy.model import Policy
-from agentcgroup.pool import CHANGED, Pool, Slot
+from agentcgroup.pool import CHANGED, LOST_AFTER, Pool, Slot, Writes
 from agentcgroup.record import Record
-from agentcgroup.request import MAX_MESSAGE, Request, parse
+from agentcgroup.request import Request
 
 if TYPE_CHECKING:
     from agentcgroup.governor import Governor
 
+T = TypeVar("T")
 FEEDBACK_KEPT = 64
 LIMITS_FRESH = 1.0  # seconds for which the limits above us are trusted before they are read again
-NOTHING = commandline.analyse([], False)
-BACKLOG = 512
+#: What one call may cost the daemon before its container's others wait (seconds of CPU): with call_rate and call_burst
+#: this is the container's share of the daemon's time.
+CALL_COST = 0.0025
+#: After a change of memory.events the next look is so far off (seconds): a thrashing call changes them all the time.
+EVENTS_REST = 0.1
 
 
 class Container:
@@ -49,26 +55,33 @@ class Container:
         self.calls: dict[int, Call] = {}
         self.next_hint: hints.Hint | None = None
         self.failures: dict[str, int] = {}
-        self.waiting: dict[int, socket.socket] = {}
-        self.told: deque[int] = deque()
+        self.told = deque(sorted(int(p.stem) for p in self.run_dir.glob("feedback/*.json") if p.stem.isdecimal()))
         self.refreshed = 0.0
         self.complained = float("-inf")
         self.closed = False
-        self._tokens, self._paced = float(governor.config.call_burst), time.monotonic()
         self.watch = Watch(self)
         self._end_fd = -1
+        self._lost_timer: Timer | None = None
         fifo = None if record.cooperative else self.run_dir / "tickets"
-        self.pool = Pool(self.tree.child("calls"), fifo, governor.config.pool, record.next_call, self._directory_files)
+        config = governor.config
+        with contextlib.ExitStack() as undo:
+            self.io = Group(self.loop, min(1.0, config.call_rate * CALL_COST), config.call_burst * CALL_COST)
+            undo.callback(self.io.close)
+            self.socket = CallSocket(
+                self.run_dir / "sock", self.loop, self.io, lambda: governor.config, self._request, self._hung_up,
+                lambda text: governor.complain(self, text),
+            )  # fmt: skip
+            undo.callback(self.socket.close)
+            self.pool = Pool(
+                self.tree.child("calls"), fifo, config.pool, record.next_call, self._directory_files,
+                lambda number: governor.reserve(record, number),
+            )  # fmt: skip
+            undo.pop_all()
         self.pool.on_slot = self._watch_slot
-        self._listener = _listen(self.run_dir / "sock")
-        self.loop.add(self._listener.fileno(), select.EPOLLIN, lambda _e: self._accept())
 
     def govern(self) -> list[str]:
         """Write the limits, fill the pool, publish the limits. Returns what could not be written, in words."""
-        missed = subtree.apply(self.policy, self.limits, self.tree)
-        fallback = self.tree.child("calls/fallback")
-        for name, value in self._directory_files():
-            fallback.try_write(name, value)
+        missed = _apply(self.policy, self.limits, self.tree, self._directory_files())
         self.publish()
         while self.pool.fill():
             pass
@@ -94,9 +107,9 @@ class Container:
     def refresh(self) -> None:
         """Read the limits above us again; `podman update` moves them."""
         limits = subtree.compute(self.policy, self.base, self.top)
-        if limits != self.limits:
+        if limits != self.limits and not self.closed:
             self.limits = limits
-            subtree.apply(self.policy, limits, self.tree)
+            self.reapply()
             self.pool.rewrite()
             self.publish()
 
@@ -109,16 +122,23 @@ class Container:
         self.publish()
 
     def reapply(self) -> None:
-        """Write the container-wide limits once more."""
-        subtree.apply(self.policy, self.limits, self.tree)
+        """Have the container-wide limits written once more; lowering one may take a while."""
+        policy, limits, files = self.policy, self.limits, self._directory_files()
+        self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: None)
+
+    def slowly(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
+        """Have writes done that may wait in the kernel; `done` gets the result on the loop's thread."""
+        if not self.governor.worker.submit(self.record.id, work, done):
+            self.governor.complain(self, "too many processes wait to be moved")
 
     def watch_end(self) -> None:
-        """Have the governor told when nothing lives in the subtree any more: that is the container's end."""
+        """From now on nothing alive in the subtree is the container's end."""
         self._end_fd = os.open(f"{self.tree.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
-        self.loop.add(self._end_fd, CHANGED, lambda _e: self._check_end())
-        self._check_end()
+        self.io.add(self._end_fd, CHANGED, lambda _e: self.check_end())
+        self.check_end()
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
+        """Whether nothing lives here any more; then the governor is told."""
         try:
             alive = b"populated 1" in os.pread(self._end_fd, 256, 0)
         except OSError:
@@ -135,28 +155,21 @@ class Container:
     def detach(self) -> None:
         """Give back every descriptor and hold nothing; calls go on under their limits."""
         self.closed = True
-        self.loop.remove(self._listener.fileno())
-        self._listener.close()
+        self.socket.close()
+        self.io.close()
         if self._end_fd >= 0:
-            self.loop.remove(self._end_fd)
             os.close(self._end_fd)
             self._end_fd = -1
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
         self.watch.stop()
         for call in self.calls.values():
-            self._let_go(call)
-        for connection in list(self.waiting.values()):
-            self._drop(connection)
+            call.cancel_timers()
+            if call.held_since is not None:
+                call.release()
+            call.slot.close()
         for slot in self.pool.close():
-            self._forget_slot(slot)
-
-    def _let_go(self, call: Call) -> None:
-        call.cancel_timers()
-        if call.held_since is not None:
-            call.release()
-        if call.connection is not None:
-            self.loop.remove(call.connection.fileno())
-            call.connection.close()
-        self._forget_slot(call.slot)
+            slot.close()
 
     def row(self) -> dict[str, Any]:
         """The container as one row for `agentcgroup ps` and its calls; memory in bytes, times in seconds."""
@@ -182,97 +195,105 @@ class Container:
         self.governor.reaper.remove(slot.cgroup.path)
 
     def admit(
-        self, slot: Slot, command: commandline.Command, kind: admission.Kind, hint: hints.Hint, origin: str
+        self,
+        slot: Slot,
+        command: commandline.Command,
+        kind: admission.Kind,
+        hint: hints.Hint,
+        origin: str,
+        since: float | None = None,
     ) -> Call:
-        """Make `slot` the domain of a call, with the limits that its kind and hint give."""
+        """Make `slot` the domain of a call, with the limits that its kind and hint give. A call that has been running
+        since that moment (monotonic) keeps the limits that it has.
+        """
         grant = admission.grant(self.policy, self.limits, kind, hint, origin)
-        if self.policy.mode == "enforce":
+        if since is not None:
+            grant = replace(grant, memory=slot.cgroup.number("memory.max") or grant.memory)
+        elif self.policy.mode == "enforce":
             ready = admission.default_grant(self.policy, self.limits).writes()
             for name, value in grant.writes():
                 if (name, value) not in ready:
                     slot.cgroup.try_write(name, value)
         call = Call(self, slot, grant, command, hint)
+        if since is not None:
+            call.started -= call.began - since
+            call.began = since
         self.calls[slot.number] = call
         self.governor.begin(call)
         return call
 
+    def adopt_calls(self) -> None:
+        """After the daemon's start: watch what runs, and what may yet come into an earlier daemon's directories."""
+        calls = self.tree.child("calls")
+        for number in sorted(int(name) for name in os.listdir(calls.path) if name.isdecimal()):
+            if not self.pool.holds(number):
+                with contextlib.suppress(FileNotFoundError):
+                    self._adopt_slot(Slot(number, calls.child(str(number))))
+
+    def _adopt_slot(self, slot: Slot) -> None:
+        self._watch_slot(slot)
+        slot.cgroup.try_write("cgroup.freeze", 0)
+        if slot.populated():
+            self.take_in(slot)
+        elif self.pool.expect(slot):
+            self.expect_word()
+        else:
+            self.discard(slot)
+
+    def take_in(self, slot: Slot) -> None:
+        """A call runs of which nobody told us: /proc says what it is. It keeps its limits."""
+        shell = eldest(slot.cgroup.pids())
+        argv = strings(shell.pid, "cmdline") if shell else []
+        command = commandline.analyse(argv, truncated=False)
+        environment = dict(text.partition("=")[::2] for text in strings(shell.pid, "environ")) if shell else {}
+        hint, origin = self._hint(Request(hint=environment.get(commandline.HINT_NAME, "")), command)
+        kind = admission.kind_of(command, self.policy.rule_for(command.text))
+        call = self.admit(slot, command, kind, hint, origin, shell.since() if shell else time.monotonic())
+        judge.place(call)
+
     def _directory_files(self) -> tuple[tuple[str, str], ...]:
         return admission.directory_files(self.policy, self.limits)
 
-    # --- the socket -------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
-        connection.setblocking(False)
-        fd = connection.fileno()
-        if len(self.waiting) >= self.governor.config.max_connections:
-            connection.close()
-            return
-        self._pace()
-        self.waiting[fd] = connection
-        self.loop.add(fd, select.EPOLLIN | select.EPOLLRDHUP, lambda _e: self._receive(connection, None))
-        self._receive(connection, None)  # usually the message is here already: saves a turn
-
-    def _pace(self) -> None:
-        """A container that asks too fast waits in its own backlog: its shims fall back, nobody else is slowed."""
-        now, config = time.monotonic(), self.governor.config
-        self._tokens = min(config.call_burst, self._tokens + (now - self._paced) * config.call_rate) - 1
-        self._paced = now
-        if self._tokens < 1 and not self.closed:
-            self.governor.complain(self, f"more than {config.call_rate} calls a second, they are slowed down")
-            self.loop.remove(self._listener.fileno())
-            self.loop.after(1 / config.call_rate, self._listen_again)
-
-    def _listen_again(self) -> None:
-        if not self.closed:
-            self.loop.add(self._listener.fileno(), select.EPOLLIN, lambda _e: self._accept())
-
-    def _receive(self, connection: socket.socket, call: Call | None) -> None:
-        try:
-            message = connection.recv(MAX_MESSAGE + 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = b""
-        if not message:
-            self._hung_up(connection, call)
-            return
-        request = parse(message)
-        if request is None:
-            self.governor.complain(self, "a message on the call socket is not of this protocol, connection closed")
-            self._hung_up(connection, call)
-        elif call is not None:
-            self._about_call(call, request, connection)
+    def _request(self, caller: Caller, request: Request) -> None:
+        if caller.call is not None:
+            self._about_call(caller, caller.call, request)
         elif request.ask_hint is not None:
-            _send(connection, self._next_hint(request.ask_hint))
+            caller.send(self._next_hint(request.ask_hint))
         elif request.move >= 0:
-            self._move(connection, request.move)
+            self._move(caller, request.move)
         else:
-            self._start(connection, request)
+            self._start(caller, request)
 
-    def _start(self, connection: socket.socket, request: Request) -> None:
-        peer = identify(connection)
+    def _start(self, caller: Caller, request: Request) -> None:
+        peer = identify(caller.socket)
         verdict = judge.judge(peer, self)
         slot = self.pool.claim(request.ticket) if request.ticket > 0 else None
-        if peer is None or verdict == "stranger":
-            self._release(slot)
-            self._hung_up(connection, None)
+        if slot is None and request.ticket > 0:  # no number of ours: it runs where its clone3 put it, under calls/
+            if peer is not None and verdict == "call":
+                self._join(caller, peer, request.ticket)
             return
-        if slot is None and request.ticket > 0:
-            return  # no number of ours: it runs where its clone3 put it, under calls/
+        if peer is None and slot is not None and slot.used():
+            verdict = "call"  # over before we came to it; nobody else can have run there
+        if verdict == "stranger":
+            self._release(slot)
+            self.socket.hang_up(caller)
+            return
         asked = slot is None
+        if asked and caller.gave_up():
+            self.governor.complain(self, "a call did not wait for the daemon and runs in calls/fallback")
+            self.socket.hang_up(caller)
+            return
         if asked and verdict == "call":
             slot = self.pool.take()
         if slot is None:
-            _send(connection, "exec")
+            caller.send("exec")
             return
-        self._begin(connection, request, peer, slot, verdict, asked)
+        self._begin(caller, request, peer, slot, verdict, asked)
 
     def _begin(
-        self, connection: socket.socket, request: Request, peer: Peer, slot: Slot, verdict: judge.Verdict, asked: bool
+        self, caller: Caller, request: Request, peer: Peer | None, slot: Slot, verdict: judge.Verdict, asked: bool
     ) -> None:
         command = commandline.analyse(request.argv, request.truncated)
         hint, origin = self._hint(request, command)
@@ -280,16 +301,18 @@ class Container:
         kind: admission.Kind = "agent" if verdict == "agent" else admission.kind_of(command, rule)
         self.governor.freshen(self)
         call = self.admit(slot, command, kind, hint, origin)
-        call.shim_pid = peer.pid
-        fd = connection.fileno()
-        self.waiting.pop(fd, None)
-        self.loop.remove(fd)
-        call.connection = connection
-        self.loop.add(fd, select.EPOLLIN | select.EPOLLRDHUP, lambda _e: self._receive(connection, call))
+        call.shim_pid = peer.pid if peer else 0
+        call.caller, caller.call = caller, call
         if asked:
-            _send(connection, f"{'move' if self.record.cooperative else 'run'} {slot.number}")
+            caller.send(f"{'move' if self.record.cooperative else 'run'} {slot.number}")
         judge.place(call, peer)
         self.governor.refill(self)
+
+    def _join(self, caller: Caller, peer: Peer, number: int) -> None:
+        """The shim of a call that was taken in without its word speaks up after all."""
+        call = self.calls.get(number)
+        if call is not None and call.caller is None and not call.shim_pid:
+            call.shim_pid, call.caller, caller.call = peer.pid, caller, call
 
     def _hint(self, request: Request, command: commandline.Command) -> tuple[hints.Hint, str]:
         """First found wins: the command text, the environment, agentcgroup-hint, a rule."""
@@ -314,49 +337,45 @@ class Container:
             + (f"; {problems}" if problems else "")
         )
 
-    def _about_call(self, call: Call, request: Request, connection: socket.socket) -> None:
+    def _about_call(self, caller: Caller, call: Call, request: Request) -> None:
         if request.end >= 0:
             call.status = request.end
-            _send(connection, self.governor.shell_ended(call))
+            caller.send(self.governor.shell_ended(call))
         elif request.signal >= 0:
             self.governor.signalled(call)
 
-    def _move(self, connection: socket.socket, number: int) -> None:
+    def _move(self, caller: Caller, number: int) -> None:
         """A forked child that could not be cloned into place asks for itself (its parent holds the call)."""
-        peer = identify(connection)
+        peer = identify(caller.socket)
         call = self.calls.get(number)
         if peer is None or call is None or peer.ppid != call.shim_pid or judge.judge(peer, self) != "call":
-            _send(connection, "exec")
+            caller.send("exec")
             return
-        moved = call.cgroup.try_write("cgroup.procs", peer.pid)
-        _send(connection, "moved" if moved else "exec")
+        self.slowly(
+            lambda: peer.lives() and call.cgroup.try_write("cgroup.procs", peer.pid),
+            lambda moved: caller.send("moved" if moved else "exec"),
+        )
 
-    def _hung_up(self, connection: socket.socket, call: Call | None) -> None:
-        if call is None:
-            self._drop(connection)
-            return
-        self.loop.remove(connection.fileno())
-        connection.close()
-        call.connection = None
+    def _hung_up(self, call: Call) -> None:
+        call.caller = None
         self.governor.shim_gone(call)
 
-    def _drop(self, connection: socket.socket) -> None:
-        self.waiting.pop(connection.fileno(), None)
-        self.loop.remove(connection.fileno())
-        connection.close()
+    def hang_up(self, call: Call) -> None:
+        """The call is over: close its shim's connection."""
+        caller, call.caller = call.caller, None
+        if caller is not None:
+            caller.call = None
+            self.socket.hang_up(caller)
 
     # --- the directories --------------------------------------------------------------------------------------
 
     def _watch_slot(self, slot: Slot) -> None:
-        self.loop.add(slot.events_fd, CHANGED, lambda _e: self._slot_changed(slot))
-        if slot.memory_fd >= 0:
-            self.loop.add(slot.memory_fd, CHANGED, lambda _e: self._memory_changed(slot))
+        self.io.add(slot.events_fd, CHANGED, lambda _e: self._slot_changed(slot))
+        self._watch_memory(slot)
 
-    def adopt_slot(self, number: int) -> Slot:
-        """Watch a directory that an earlier daemon made."""
-        slot = Slot(number, self.tree.child(f"calls/{number}"))
-        self._watch_slot(slot)
-        return slot
+    def _watch_memory(self, slot: Slot) -> None:
+        if slot.memory_fd >= 0 and not self.closed:
+            self.io.add(slot.memory_fd, CHANGED, lambda _e: self._memory_changed(slot))
 
     def _slot_changed(self, slot: Slot) -> None:
         populated = slot.populated()
@@ -366,20 +385,41 @@ class Container:
                 judge.place(call)
             else:
                 self.governor.emptied(call)
-        elif not populated and not slot.cgroup.exists() and self.pool.claim(slot.number):
+        elif populated:
+            slot.taken = slot.taken or time.monotonic()
+            self.expect_word()
+        elif not slot.cgroup.exists() and self.pool.claim(slot.number):
             self._forget_slot(slot)  # the engine is removing the container
 
+    def expect_word(self) -> None:
+        """A ticket was taken: if nobody says so in time, look who it was."""
+        if self._lost_timer is None and not self.closed:
+            self._lost_timer = self.loop.after(LOST_AFTER / 2, self._look_for_lost)
+
+    def _look_for_lost(self) -> None:
+        self._lost_timer = None
+        for slot in self.pool.lost():
+            if slot.populated():
+                self.take_in(slot)
+            else:
+                self.discard(slot)
+        self.governor.refill(self)
+        if self.pool.taken():
+            self.expect_word()
+
     def _memory_changed(self, slot: Slot) -> None:
+        self.io.remove(slot.memory_fd)
         events = slot.memory_events()
+        if not events:
+            return
+        self.loop.after(EVENTS_REST, lambda: self._watch_memory(slot))
         call = self.calls.get(slot.number)
-        if call is not None and events:
+        if call is not None:
             self.governor.memory_event(call, events)
-        elif not events:
-            self.loop.remove(slot.memory_fd)
 
     def _forget_slot(self, slot: Slot) -> None:
-        self.loop.remove(slot.events_fd)
-        self.loop.remove(slot.memory_fd)
+        self.io.remove(slot.events_fd)
+        self.io.remove(slot.memory_fd)
         slot.close()
 
     def _release(self, slot: Slot | None) -> None:
@@ -388,19 +428,9 @@ class Container:
             self.governor.refill(self)
 
 
-def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    path.unlink(missing_ok=True)
-    with contextlib.ExitStack() as undo:
-        undo.callback(listener.close)
-        listener.bind(str(path))
-        os.chmod(path, 0o666)
-        listener.listen(BACKLOG)
-        undo.pop_all()
-    return listener
-
-
-def _send(connection: socket.socket, text: str) -> None:
-    """Answer; a peer that is gone or does not read is its own loss."""
-    with contextlib.suppress(OSError):
-        connection.send(text.encode(errors="replace"), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+def _apply(policy: Policy, limits: subtree.Limits, tree: Cgroup, fallback: Writes) -> list[str]:
+    """Write all limits but those of the calls; returns what could not be written, in words."""
+    missed = subtree.apply(policy, limits, tree)
+    for name, value in fallback:
+        tree.child("calls/fallback").try_write(name, value)
+    return missed

@@ -29,9 +29,6 @@ class Control:
             return {"containers": rows[:MAX_ROWS], "total": len(rows), "version": __version__}
         if op == "container":
             return {"container": self.find(str(request.get("name"))).row()}
-        if op == "reload":
-            self._daemon.reload()
-            return {"ok": True, "errors": [str(e) for e in self._daemon.policies.errors.values()]}
         raise UserError(f"unknown request {str(op)[:40]!r}")
 
     def find(self, name: str) -> Container:

@@ -46,14 +46,15 @@ class Daemon:
         ledger = Ledger(records.dir, records.max_size, records.keep)
         self.governor = Governor(self.loop, config, self.policy_for, ledger, run_dir, cgroup.mount_point())
         self._say_broken()
-        self._mark_required()
-        self.governor.adopt()
+        self._mark_required(self.policies)
+        # Before the adoption: a hook that finds no socket writes its record in time for it, another is heard later.
         self._servers = [
             hookserver.MessageServer(self.loop, _hook_listener(run_dir), self.answer_hook),
             hookserver.MessageServer(
                 self.loop, hookserver.listen(run_dir / "control.sock", 0o600), control.Control(self).answer
             ),
         ]
+        self.governor.adopt()
         self._watch_signals()
         self._keep_watchdog_fed()
 
@@ -68,18 +69,31 @@ class Daemon:
         return choices.apply_overrides(policy, choice.overrides, choice.tighten_only) if choice.overrides else policy
 
     def reload(self) -> None:
-        """SIGHUP: read configuration and policies again; what cannot be read leaves the old ones in force."""
+        """SIGHUP: read configuration and policies again, beside the calls; what cannot be read leaves the old ones in
+        force.
+        """
         systemd.notify("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+        self.governor.worker.submit("", self._read, self._use)
+
+    def _read(self) -> tuple[configs.Config | None, load.PolicySet | None]:
+        config = policies = None
         try:
-            self.config = configs.load(self.config_file)
-            self.governor.config = self.config
-            journal.set_level(self.config.log_level)
-        except UserError as error:
+            config = configs.load(self.config_file)
+        except (UserError, OSError) as error:
             journal.send(f"the old configuration stays in force: {error}", 3)
-        self.policies = load.load_policies(self.policy_dirs)
+        try:
+            policies = load.load_policies(self.policy_dirs)
+            self._mark_required(policies)
+        except (UserError, OSError) as error:
+            journal.send(f"the old policies stay in force: {error}", 3)
+        return config, policies
+
+    def _use(self, found: tuple[configs.Config | None, load.PolicySet | None]) -> None:
+        self.config = self.governor.config = found[0] or self.config
+        self.policies = found[1] or self.policies
+        journal.set_level(self.config.log_level)
         self._say_broken()
-        self._mark_required()
-        for container in self.governor.containers.values():
+        for container in list(self.governor.containers.values()):
             self._reload_container(container.record.id)
         systemd.notify("READY=1")
 
@@ -87,7 +101,7 @@ class Daemon:
         container = self.governor.containers[container_id]
         try:
             container.change_policy(self.policy_for(container.record.annotations, container.record.engine))
-        except UserError as error:
+        except (UserError, OSError) as error:
             journal.send(
                 f"{container.record.name} keeps its policy as it was: {error}", 4, AGENTCGROUP_CONTAINER=container_id
             )
@@ -97,15 +111,15 @@ class Daemon:
             for line in str(error).splitlines():
                 journal.send(line, 3)
 
-    def _mark_required(self) -> None:
+    def _mark_required(self, policies: load.PolicySet) -> None:
         """Which policies are `required` must be known to the hook even when this daemon is down."""
         directory = self.required_dir
         directory.mkdir(parents=True, exist_ok=True)
-        wanted = {name for name, policy in self.policies.policies.items() if policy.required}
+        wanted = {name for name, policy in policies.policies.items() if policy.required}
         for name in wanted:
             (directory / name).touch()
         for marker in directory.iterdir():
-            if marker.name not in wanted and marker.name not in self.policies.errors:
+            if marker.name not in wanted and marker.name not in policies.errors:
                 marker.unlink(missing_ok=True)
 
     # --- the hook ---------------------------------------------------------------------------------------------
@@ -126,6 +140,7 @@ class Daemon:
         return {"refuse": f"unknown request {str(op)[:40]!r}", "required": False}
 
     def _plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.governor.look_for_end(str(request.get("id")))
         notes = {str(k): str(v) for k, v in dict(request.get("annotations") or {}).items()}
         engine = str(request.get("engine") or "other")
         required = notes.get("agentcgroup.required") == "true"

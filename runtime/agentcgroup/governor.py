@@ -17,17 +17,19 @@ from agentcgroup import record as records
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.config import Config
-from agentcgroup.container import FEEDBACK_KEPT, LIMITS_FRESH, NOTHING, Container
+from agentcgroup.container import FEEDBACK_KEPT, LIMITS_FRESH, Container
 from agentcgroup.errors import UserError
-from agentcgroup.hint import Hint
 from agentcgroup.kmsg import OomLog
 from agentcgroup.loop import Loop
 from agentcgroup.outcome import Outcome, result
 from agentcgroup.policy.model import Policy
 from agentcgroup.reaper import Reaper
 from agentcgroup.records import Ledger
+from agentcgroup.worker import Worker
 
 SHIMS_KEPT = 64
+#: Seconds after which what has no record is nobody's: the hook's deadline is 3 s.
+SWEEP_AFTER = 10.0
 
 
 class Governor:
@@ -50,6 +52,7 @@ class Governor:
         self.top = top
         self.containers: dict[str, Container] = {}
         self.reaper = Reaper()
+        self.worker = Worker(loop)
         self.oom = OomLog()
         self._filling: set[str] = set()
 
@@ -60,6 +63,11 @@ class Governor:
         if not records.ID.fullmatch(container_id):
             raise UserError("that is no container id")
         record = records.load(self._record_path(container_id))
+        known = self.containers.get(container_id)
+        if known is not None and known.record.same_start(record):
+            known.record.injected, known.record.notes = record.injected, record.notes
+            self._save(known)  # the hook ran twice, or did not wait for us: its record lacks what ours has
+            return []
         policy = self.policy_for(record.annotations, record.engine)
         self.forget(container_id)
         if len(self.containers) >= self.config.max_containers:
@@ -69,13 +77,19 @@ class Governor:
         if not Cgroup(record.tree).exists():
             raise UserError(f"{record.tree} does not exist: the hook has not made the subtree")
         record.policy, record.registered = policy.name, True
-        container = Container(self, record, policy, self.top)
-        self.containers[container_id] = container
+        container = self.containers[container_id] = Container(self, record, policy, self.top)
+        try:
+            return self._govern(container)
+        except BaseException:
+            self.forget(container_id)
+            raise
+
+    def _govern(self, container: Container) -> list[str]:
         notes = [f"not written: {knob}" for knob in container.govern()]
-        if policy.delegate:
+        if container.policy.delegate:
             notes += self._delegate(container)
-        if record.cooperative:
-            notes.append(f"limits are cooperative here: {', '.join(record.cooperative)}")
+        if container.record.cooperative:
+            notes.append(f"limits are cooperative here: {', '.join(container.record.cooperative)}")
         self._save(container)
         container.watch_end()
         return notes
@@ -108,6 +122,12 @@ class Governor:
         for old in shims[SHIMS_KEPT:]:
             old.unlink(missing_ok=True)
 
+    def look_for_end(self, container_id: str) -> None:
+        """A container of this id is about to start: what is left of an earlier start goes now, not later."""
+        container = self.containers.get(container_id)
+        if container is not None:
+            container.check_end()
+
     def stopped(self, container_id: str) -> None:
         """The engine's poststop: it only speeds up what `cgroup.events` says as well."""
         container = self.containers.get(container_id)
@@ -122,50 +142,54 @@ class Governor:
 
     def adopt(self) -> None:
         """After a start: govern what lives, sweep what is dead (the hook's records say what there was)."""
-        (self.run_dir / "containers").mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in sorted((self.run_dir / "containers").glob("*.json")):
+        folder = self.run_dir / "containers"
+        for path in sorted(folder.glob("[!.]*.json")):
             try:
                 self._adopt_one(path)
-            except (UserError, OSError) as error:
+            except Exception as error:  # whatever is wrong with one, the others are governed
                 journal.send(f"{path}: not adopted: {error}", 4, AGENTCGROUP_CONTAINER=path.stem)
-        known = {path.stem for path in (self.run_dir / "containers").glob("*.json")}
-        for leftover in (self.run_dir / "c").glob("*"):
-            if leftover.name not in known:
-                shutil.rmtree(leftover, ignore_errors=True)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what belongs to no record. A hook makes its directory a moment before it writes the record."""
+        known = {path.stem for path in (self.run_dir / "containers").glob("[!.]*.json")}
+        leftovers = [path for path in (self.run_dir / "c").iterdir() if path.name not in known]
+        leftovers += [*(self.run_dir / "containers").glob("*.tmp"), *(self.run_dir / "containers").glob(".*")]
+        for path in leftovers:
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime < SWEEP_AFTER:
+                    self.loop.after(SWEEP_AFTER, self.sweep)
+                elif path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
 
     def _adopt_one(self, path: Path) -> None:
         record = records.load(path)
         if not Cgroup(record.tree).populated():
             self.ended(path.stem)
             return
-        self.register(record.id)
-        container = self.containers[record.id]
-        for directory in sorted(Path(record.tree, "calls").iterdir()):
-            if directory.name.isdigit() and directory.is_dir():
-                self._adopt_call(container, int(directory.name))
+        for note in self.register(record.id):
+            journal.send(note, 5, AGENTCGROUP_CONTAINER=record.id)
+        container = self.containers.get(record.id)
+        if container is None:  # it ended while we looked
+            return
+        container.adopt_calls()
         journal.send(
             f"container {record.name} adopted, {len(container.calls)} calls running", 6, AGENTCGROUP_CONTAINER=record.id
         )
-
-    def _adopt_call(self, container: Container, number: int) -> None:
-        if container.pool.ready(number):
-            return
-        slot = container.adopt_slot(number)
-        slot.cgroup.try_write("cgroup.freeze", 0)
-        if slot.populated():
-            call = container.admit(slot, NOTHING, "call", Hint(), "default")
-            call.began, call.status = time.monotonic(), None
-        else:
-            container.discard(slot)
 
     def _record_path(self, container_id: str) -> Path:
         return self.run_dir / "containers" / f"{container_id}.json"
 
     def _save(self, container: Container) -> None:
-        """Numbers are never given twice, so a block of them is reserved in the record ahead of use."""
-        record = container.record
-        record.next_call = container.pool.next_number + records.RESERVED
+        records.store(container.record, self._record_path(container.record.id))
+
+    def reserve(self, record: records.Record, number: int) -> int:
+        """Numbers are never given twice, so blocks of them are set aside in the record ahead of use. Raises OSError."""
+        record.next_call = number + records.RESERVED
         records.store(record, self._record_path(record.id))
+        return record.next_call
 
     def ready(self, container_id: str, injected: list[str], notes: list[str]) -> None:
         """The hook's last word: what it put where."""
@@ -181,7 +205,8 @@ class Governor:
         """A call was admitted."""
         container = call.container
         if call.grant.time is not None and container.policy.mode == "enforce":
-            call.timers.append(self.loop.after(call.grant.time, lambda: call.terminate("time")))
+            left = max(0.0, call.began + call.grant.time - time.monotonic())
+            call.timers.append(self.loop.after(left, lambda: call.terminate("time")))
         container.watch.arm()
 
     def freshen(self, container: Container) -> None:
@@ -199,17 +224,8 @@ class Governor:
 
     def _fill(self, container: Container) -> None:
         self._filling.discard(container.record.id)
-        if container.closed:
-            return
-        if container.pool.fill():
+        if not container.closed and container.pool.fill():
             self.refill(container)
-        for slot in container.pool.lost():
-            if slot.populated():  # taken by somebody who did not say so: a call all the same
-                container.admit(slot, NOTHING, "call", Hint(), "default")
-            else:
-                container.discard(slot)
-        if container.pool.next_number >= container.record.next_call:
-            self._save(container)
 
     def memory_event(self, call: Call, events: dict[str, int]) -> None:
         """A counter of memory.events changed: keep the figures, for they may be gone a moment later."""
@@ -270,7 +286,7 @@ class Governor:
     def emptied(self, call: Call) -> None:
         """Nothing lives in the cgroup: it is over when the shim has hung up too."""
         call.sample()
-        if call.connection is None:
+        if call.caller is None:
             self.settle(call)
 
     def settle(self, call: Call) -> None:
@@ -283,10 +299,7 @@ class Governor:
             outcome = self._judge(call)
             self.ledger.write(outcome, container.policy.records.command)
             self._tell_journal(outcome)
-        if call.connection is not None:
-            self.loop.remove(call.connection.fileno())
-            call.connection.close()
-            call.connection = None
+        container.hang_up(call)
         container.discard(call.slot)
 
     def _publish(self, call: Call, outcome: Outcome, lines: list[str]) -> None:
@@ -331,6 +344,7 @@ class Governor:
         """Stop governing; limits stay as they are and shims fall back."""
         for container in list(self.containers.values()):
             container.detach()
+        self.worker.close()
         self.reaper.close()
         self.ledger.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -16,6 +17,8 @@ from agentcgroup.errors import UserError
 from agentcgroup.loop import Loop
 
 MAX_MESSAGE = 64 << 10
+#: accept(2) would fail again at once.
+NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Message = dict[str, Any]
 
 
@@ -27,7 +30,11 @@ class MessageServer:
         self._listener = listener
         self._answer = answer
         listener.setblocking(False)
-        loop.add(listener.fileno(), select.EPOLLIN, lambda _e: self._accept())
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add(self._listener.fileno(), select.EPOLLIN, lambda _e: self._accept())
 
     def close(self) -> None:
         """Stop listening; a socket that systemd holds stays open there."""
@@ -37,7 +44,10 @@ class MessageServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in NO_FILES:
+                self._loop.remove(self._listener.fileno())
+                self._loop.after(1.0, self._listen)
             return
         connection.setblocking(False)
         self._loop.add(connection.fileno(), select.EPOLLIN, lambda _e: self._receive(connection))

@@ -50,8 +50,9 @@ def place(call: Call, peer: Peer | None = None) -> None:
     container = call.container
     if call.grant.kind in ("helper", "agent"):
         target = container.tree.child("helpers" if call.grant.kind == "helper" else "agent")
-        for pid in call.cgroup.pids():
-            call.relocated = target.try_write("cgroup.procs", pid) or call.relocated
+        container.slowly(
+            lambda: any([target.try_write("cgroup.procs", pid) for pid in call.cgroup.pids()]), call.was_moved
+        )
     elif peer is not None:
         _adopt_driver(call, peer)
 
@@ -66,4 +67,5 @@ def _adopt_driver(call: Call, peer: Peer) -> None:
     if parent is None or parent.pid == call.container.record.pid:
         return
     if _below(parent.cgroup, call.container.proc_path) == "/agent" and call.container.policy.takes_exec(parent.comm):
-        call.cgroup.try_write("cgroup.procs", parent.pid)
+        container, driver = call.container, parent
+        container.slowly(lambda: driver.lives() and call.cgroup.try_write("cgroup.procs", driver.pid), lambda _: None)

@@ -17,6 +17,11 @@ from dataclasses import dataclass, field
 Handler = Callable[[int], None]
 Action = Callable[[], object]
 
+#: Work for idle moments waits no longer than this (seconds), however busy the loop is.
+IDLE_PATIENCE = 0.02
+GO = 0.002  # seconds of CPU time that a group gets before it is the others' turn
+REST = 0.05  # seconds that a group which has used up its share is left alone at least
+
 
 @dataclass(order=True)
 class Timer:
@@ -31,6 +36,61 @@ class Timer:
         self.action = None
 
 
+class Group:
+    """Descriptors of one owner that take turns with those of others: however busy it keeps us, nobody else waits
+    longer than for one of its handlers, and beyond its share of our time it is left alone for a while.
+
+    share: of the thread's CPU time in the long run, 1 is all; burst: seconds of it ahead of that.
+    """
+
+    def __init__(self, loop: Loop, share: float = 1.0, burst: float = 1.0) -> None:
+        self._loop = loop
+        self._share, self._burst = share, burst
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Handler] = {}
+        self._credit, self._credited = burst, time.monotonic()
+        loop.add(self._epoll.fileno(), select.EPOLLIN, lambda _events: self._go())
+
+    def add(self, fd: int, events: int, handler: Handler) -> None:
+        """Call `handler(events)` whenever `events` (EPOLL*) are ready on `fd`."""
+        self._handlers[fd] = handler
+        self._epoll.register(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """Forget `fd`; the caller closes it afterwards."""
+        if self._handlers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def close(self) -> None:
+        """Forget all descriptors; the caller closes them."""
+        if not self._epoll.closed:
+            self._loop.remove(self._epoll.fileno())
+            self._epoll.close()
+            self._handlers.clear()
+
+    def _go(self) -> None:
+        began = time.thread_time()
+        for fd, events in self._epoll.poll(0, 64):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                self._loop.guard(lambda handler=handler, events=events: handler(events))  # type: ignore[misc]
+            if self._epoll.closed or time.thread_time() - began > GO:
+                break
+        self._charge(time.thread_time() - began)
+
+    def _charge(self, seconds: float) -> None:
+        now = time.monotonic()
+        self._credit = min(self._burst, self._credit + (now - self._credited) * self._share) - seconds
+        self._credited = now
+        if self._credit < 0 and not self._epoll.closed:
+            self._loop.remove(self._epoll.fileno())
+            self._loop.after(max(REST, -self._credit / self._share), self._return)
+
+    def _return(self) -> None:
+        if not self._epoll.closed:
+            self._loop.add(self._epoll.fileno(), select.EPOLLIN, lambda _events: self._go())
+
+
 class Loop:
     """One thread, no locks; only `post` may be called from another thread."""
 
@@ -38,8 +98,10 @@ class Loop:
         self._epoll = select.epoll()
         self._handlers: dict[int, Handler] = {}
         self._timers: list[Timer] = []
+        self._tidy_at = 64
         self._order = itertools.count()
         self._idle: deque[Action] = deque()
+        self._idle_since = 0.0
         self._posted: deque[Action] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._on_error = on_error
@@ -60,10 +122,16 @@ class Loop:
         """Run `action` once, `seconds` from now."""
         timer = Timer(time.monotonic() + seconds, next(self._order), action)
         heapq.heappush(self._timers, timer)
+        if len(self._timers) > self._tidy_at:  # most time limits are cancelled long before they are due
+            self._timers = [pending for pending in self._timers if pending.action is not None]
+            heapq.heapify(self._timers)
+            self._tidy_at = max(64, 2 * len(self._timers))
         return timer
 
     def when_idle(self, action: Action) -> None:
-        """Run `action` once when nothing else is ready."""
+        """Run `action` once when nothing else is ready, or at the latest after IDLE_PATIENCE."""
+        if not self._idle:
+            self._idle_since = time.monotonic()
         self._idle.append(action)
 
     def post(self, action: Action) -> None:
@@ -87,10 +155,17 @@ class Loop:
         for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
-                self._guard(lambda handler=handler, events=events: handler(events))  # type: ignore[misc]
+                self.guard(lambda handler=handler, events=events: handler(events))  # type: ignore[misc]
         self._run_timers()
-        if self._idle and not ready:
-            self._guard(self._idle.popleft())
+        if self._idle and (not ready or time.monotonic() - self._idle_since > IDLE_PATIENCE):
+            self.guard(self._idle.popleft())
+
+    def guard(self, action: Action) -> None:
+        """A fault in one handler must not end the daemon: it is reported and the loop goes on."""
+        try:
+            action()
+        except Exception as error:  # reported in full by on_error
+            self._on_error(error)
 
     def close(self) -> None:
         """Give the file descriptors back."""
@@ -107,16 +182,9 @@ class Loop:
         while self._timers and self._timers[0].when <= now:
             action = heapq.heappop(self._timers).action
             if action is not None:
-                self._guard(action)
+                self.guard(action)
 
     def _drain(self) -> None:
         os.eventfd_read(self._wake)
         while self._posted:
-            self._guard(self._posted.popleft())
-
-    def _guard(self, action: Action) -> None:
-        """A fault in one handler must not end the daemon: it is reported and the loop goes on."""
-        try:
-            action()
-        except Exception as error:  # reported in full by on_error
-            self._on_error(error)
+            self.guard(self._posted.popleft())

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import struct
+import time
 from dataclasses import dataclass
 
 #: SO_PEERPIDFD, Linux 6.5 (commit 7b26952a91cf, include/uapi/asm-generic/socket.h).
@@ -22,6 +23,16 @@ class Peer:
     comm: str
     start_time: int
     cgroup: str
+
+    def lives(self) -> bool:
+        """Whether this pid is still this process."""
+        now = look(self.pid)
+        return now is not None and now.start_time == self.start_time
+
+    def since(self) -> float:
+        """The moment of its start on the monotonic clock."""
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_time / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() - age
 
 
 def read_proc(pid: int, name: str) -> bytes:
@@ -47,6 +58,17 @@ def look(pid: int) -> Peer | None:
     fields = tail.split()
     cgroup = unified(read_proc(pid, "cgroup").decode(errors="replace"))
     return Peer(pid, int(fields[1]), head.partition("(")[2], int(fields[19]), cgroup)
+
+
+def eldest(pids: list[int]) -> Peer | None:
+    """Who of these was started first: in a call's cgroup, its shell."""
+    found = [peer for pid in pids if (peer := look(pid)) is not None]
+    return min(found, key=lambda peer: (peer.start_time, peer.pid), default=None)
+
+
+def strings(pid: int, name: str) -> list[str]:
+    """The NUL-terminated strings of /proc/PID/cmdline or environ."""
+    return [part.decode(errors="surrogateescape") for part in read_proc(pid, name).split(b"\0")[:-1]]
 
 
 def unified(text: str) -> str:

@@ -10,18 +10,21 @@ import contextlib
 import fcntl
 import os
 import select
-import stat
 import struct
 import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from agentcgroup import cgroup
 from agentcgroup.cgroup import Cgroup, parse_keyed
 
 _TICKET = struct.Struct("<I")
 #: A ticket that was taken and neither used nor announced for so long belongs to a shim that died in between (seconds).
 LOST_AFTER = 10.0
+#: Directories that wait for their taker's word, in units of the pool's size: a container that drains the FIFO gets no
+#: more than these.
+OUTSTANDING = 8
 
 Writes = tuple[tuple[str, str], ...]
 
@@ -29,16 +32,21 @@ Writes = tuple[tuple[str, str], ...]
 class Slot:
     """The directory `calls/N` and open files on its event counters; they wake the loop when a counter changes."""
 
-    __slots__ = ("cgroup", "events_fd", "made", "memory_fd", "number")
+    __slots__ = ("cgroup", "events_fd", "memory_fd", "number", "taken")
 
-    def __init__(self, number: int, cgroup: Cgroup) -> None:
+    def __init__(self, number: int, group: Cgroup) -> None:
         self.number = number
-        self.cgroup = cgroup
-        self.made = time.monotonic()
-        self.events_fd = os.open(f"{cgroup.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+        self.cgroup = group
+        self.taken: float | None = None  # when its ticket was first seen to be gone from the FIFO
+        self.events_fd = os.open(f"{group.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
         self.memory_fd = -1
-        with contextlib.suppress(OSError):  # no memory controller (rootless)
-            self.memory_fd = os.open(f"{cgroup.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.memory_fd = os.open(f"{group.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # no memory controller (rootless)
+            pass
+        except OSError:
+            os.close(self.events_fd)
+            raise
         self.populated()  # a kernfs file must be read once before it can be polled (fs/kernfs/file.c)
         self.memory_events()
 
@@ -50,11 +58,16 @@ class Slot:
         """memory.events, descendants included; empty when it is gone."""
         return _reread(self.memory_fd) if self.memory_fd >= 0 else {}
 
+    def used(self) -> bool:
+        """Whether a process lives here or did."""
+        return self.populated() or self.cgroup.keyed("cpu.stat").get("usage_usec", 0) > 0
+
     def close(self) -> None:
         """Close the two files."""
-        os.close(self.events_fd)
-        if self.memory_fd >= 0:
-            os.close(self.memory_fd)
+        for fd in (self.events_fd, self.memory_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.events_fd = self.memory_fd = -1
 
 
 def _reread(fd: int) -> dict[str, int]:
@@ -65,12 +78,24 @@ def _reread(fd: int) -> dict[str, int]:
 
 
 class Pool:
-    """Keeps `size` numbers in the FIFO. Without a FIFO (cooperative containers) `take` hands them out alone."""
+    """Keeps `size` numbers in the FIFO. Without a FIFO (cooperative containers) `take` hands them out alone.
 
-    def __init__(self, calls: Cgroup, fifo: Path | None, size: int, first: int, limits: Callable[[], Writes]) -> None:
+    reserve: told the next number, it makes sure that no later daemon gives those below the number that it returns.
+    """
+
+    def __init__(
+        self,
+        calls: Cgroup,
+        fifo: Path | None,
+        size: int,
+        first: int,
+        limits: Callable[[], Writes],
+        reserve: Callable[[int], int],
+    ) -> None:
         self._calls = calls
         self._size = size
-        self._next = first
+        self._next = self._reserved = first
+        self._reserve = reserve
         self._limits = limits
         self._ready: dict[int, Slot] = {}
         self._fifo = _open_fifo(fifo) if fifo else -1
@@ -83,7 +108,7 @@ class Pool:
 
     def fill(self) -> bool:
         """Make one directory if one is missing. False when the pool is full or none can be made."""
-        if self._unclaimed() >= self._size:
+        if self._unclaimed() >= self._size or len(self._ready) >= self._size * OUTSTANDING:
             return False
         slot = self._make()
         if slot is None:
@@ -104,16 +129,32 @@ class Pool:
         slot = self._make()
         return self._ready.pop(slot.number) if slot else None
 
-    def ready(self, number: int) -> Slot | None:
-        """The directory `number`, if it waits to be claimed."""
-        return self._ready.get(number)
+    def holds(self, number: int) -> bool:
+        """Whether the directory `number` is of this pool and not claimed."""
+        return number in self._ready
+
+    def expect(self, slot: Slot) -> bool:
+        """An empty directory of an earlier daemon: the shim that took its ticket may be about to use it."""
+        if self._fifo < 0:
+            return False
+        slot.taken = time.monotonic()
+        self._ready = {slot.number: slot, **self._ready}
+        return True
+
+    def taken(self) -> list[Slot]:
+        """Directories whose ticket was taken and not announced yet, the eldest first."""
+        slots = list(self._ready.values())
+        gone = slots[: max(0, len(slots) - self._unread())] if self._fifo >= 0 else []
+        now = time.monotonic()
+        for slot in gone:
+            slot.taken = slot.taken or now
+        return gone
 
     def lost(self) -> list[Slot]:
         """Directories whose ticket was taken more than LOST_AFTER ago and never announced; they leave the pool."""
-        numbers = list(self._ready)
-        taken = numbers[: max(0, len(numbers) - self._unread())] if self._fifo >= 0 else []
-        old = [n for n in taken if time.monotonic() - self._ready[n].made > LOST_AFTER]
-        return [self._ready.pop(n) for n in old]
+        now = time.monotonic()
+        old = [slot for slot in self.taken() if slot.taken is not None and now - slot.taken >= LOST_AFTER]
+        return [self._ready.pop(slot.number) for slot in old]
 
     def rewrite(self) -> None:
         """Write changed limits to the directories that wait."""
@@ -137,23 +178,31 @@ class Pool:
         return self._unread() if self._fifo >= 0 else len(self._ready)
 
     def _make(self) -> Slot | None:
-        number, self._next = self._next, self._next + 1
-        group = self._calls.child(str(number))
         try:
-            os.mkdir(group.path, 0o755)
-        except FileExistsError:
-            return self._make()
-        except OSError:  # the container is going, or pids/cgroup limits forbid it: the shim falls back
+            group = self._make_directory()
+        except OSError:  # the container is going, or its cgroup limits forbid it: the shim falls back
             return None
+        number = self._next - 1
         _write_all(group, self._limits())
         try:
             os.chmod(f"{group.path}/cgroup.procs", 0o666)
             slot = Slot(number, group)
         except OSError:
+            cgroup.remove(group)
             return None
         self._ready[number] = slot
         self.on_slot(slot)
         return slot
+
+    def _make_directory(self) -> Cgroup:
+        while True:
+            if self._next >= self._reserved:
+                self._reserved = self._reserve(self._next)
+            group = self._calls.child(str(self._next))
+            self._next += 1
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(group.path, 0o755)
+                return group
 
 
 def _write_all(group: Cgroup, writes: Writes) -> None:
@@ -168,10 +217,7 @@ def _open_fifo(path: Path) -> int:
     os.mkfifo(temporary, 0o644)
     os.chmod(temporary, 0o644)
     os.rename(temporary, path)
-    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-        raise OSError(f"{path} is not a FIFO")
-    return fd
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 #: Wake-ups for a kernfs file whose counters changed (kernfs_notify; EPOLLERR also when it is removed).

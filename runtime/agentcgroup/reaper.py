@@ -75,6 +75,8 @@ def drained(path: str, last: bool) -> bool:
     populated).
     """
     group = Cgroup(path)
+    if group.populated():
+        return False
     left = group.number("memory.current") or 0
     if left > NEGLIGIBLE:
         group.try_write("memory.reclaim", left)

@@ -44,6 +44,10 @@ class Record:
         """The directory of our subtree."""
         return self.base + "/agentcgroup"
 
+    def same_start(self, other: Record) -> bool:
+        """Whether the other record is of the same start of the container."""
+        return (self.pid, self.start_time, self.base) == (other.pid, other.start_time, other.base)
+
     @property
     def name(self) -> str:
         """A name for people: the engine's, else the first 12 characters of the id."""
