@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from shim_harness import Box, Daemon, build_shim, cgroup_top, short_folder
 
-needs_cgroups = pytest.mark.skipif(cgroup_top() is None, reason="no writable cgroup2")
-
 
 @pytest.fixture(scope="session")
 def compiled() -> Iterator[tuple[Path, Path]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import shutil
 import socket
@@ -14,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "runtime" / "shim"
@@ -35,6 +39,9 @@ def cgroup_top() -> Path | None:
             probe.rmdir()
             return Path(where)
     return None
+
+
+needs_cgroups = pytest.mark.skipif(cgroup_top() is None, reason="no writable cgroup2")
 
 
 def shim_flags() -> list[str]:
@@ -242,6 +249,20 @@ def wait_until(condition: Callable[[], object], limit: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.005)
+
+
+def refuse(*numbers: int, error: int = errno.ENOSYS) -> None:
+    """In this process and its children those system calls fail, as under a container's seccomp profile (seccomp(2))."""
+    load = struct.pack("<HBBI", 0x20, 0, 0, 0)
+    tests = [struct.pack("<HBBI", 0x15, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
+    verdicts = [struct.pack("<HBBI", 6, 0, 0, 0x7FFF0000), struct.pack("<HBBI", 6, 0, 0, 0x50000 | error)]
+    code = b"".join([load, *tests, *verdicts])
+    buffer = ctypes.create_string_buffer(code)
+    program = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privs, set_seccomp, mode_filter = 38, 22, 2
+    if libc.prctl(no_new_privs, 1, 0, 0, 0) or libc.prctl(set_seccomp, mode_filter, program, 0, 0):
+        raise OSError(ctypes.get_errno(), "seccomp")
 
 
 @contextlib.contextmanager

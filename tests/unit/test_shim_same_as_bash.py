@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shim_fixtures import box, compiled, daemon  # noqa: F401
 from shim_harness import BASH, Box, Daemon, Result, run
 
-OWN = 'env | grep -v -e ^AGENTCGROUP_CALL= -e ^_= | sort'
+pytest_plugins = ["shim_fixtures"]
+
+OWN = "env | grep -v -e ^AGENTCGROUP_CALL= -e ^_= | sort"
 CASES: dict[str, list[str]] = {
     "nothing to do": ["-c", "true"],
     "exit 1": ["-c", "false"],
@@ -45,7 +46,7 @@ INPUT = b"echo from stdin $1 $2\nexit 3\n"
 
 
 @pytest.fixture
-def both(box: Box, daemon: Daemon) -> Callable[..., tuple[Result, Result]]:  # noqa: F811
+def both(box: Box, daemon: Daemon) -> Callable[..., tuple[Result, Result]]:
     def compare(*args: str, **options: object) -> tuple[Result, Result]:
         return run(BASH, *args, **options), run(box.shim, *args, **options)
 
@@ -71,7 +72,7 @@ def test_the_name_it_is_called_by_reaches_the_shell(both: Callable[..., tuple[Re
     assert shimmed == plain
 
 
-def test_bash_env_and_scripts_are_left_alone(box: Box, daemon: Daemon, tmp_path: Path) -> None:  # noqa: F811
+def test_bash_env_and_scripts_are_left_alone(box: Box, daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "env").write_text("echo sourced\n")
     results = []
     for shell in (BASH, box.shim):
@@ -146,7 +147,10 @@ def test_signal_masks_and_dispositions_are_inherited(
 
 @pytest.mark.parametrize("closed", [[], [0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]], ids=str)
 def test_the_shell_has_exactly_the_callers_descriptors(
-    box: Box, daemon: Daemon, tmp_path: Path, closed: list[int]  # noqa: F811
+    box: Box,
+    daemon: Daemon,
+    tmp_path: Path,
+    closed: list[int],
 ) -> None:
     seen = {}
     for name, program in {"plain": BASH, "shim": box.shim}.items():
@@ -181,11 +185,13 @@ def test_a_reader_that_leaves_ends_the_writer(both: Callable[..., tuple[Result, 
     assert shimmed == plain
 
 
-def test_pipes_end_when_the_shell_closes_them(box: Box, daemon: Daemon) -> None:  # noqa: F811
+def test_pipes_end_when_the_shell_closes_them(box: Box, daemon: Daemon) -> None:
     """The waiting shim holds neither standard output nor standard input."""
     call = subprocess.Popen(
         ["bash", "-c", "exec </dev/null; exec >&-; sleep 30"],
-        executable=box.shim, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        executable=box.shim,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert call.stdout and call.stdin
     assert call.stdout.read() == b""
