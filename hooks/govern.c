@@ -234,12 +234,28 @@ static void mount_all(struct run *r)
         note(&r->notes, "%s", r->not_injected.text);
 }
 
+/* A daemon adopts the records that it finds when it starts. One that has looked already is told of this one; the message
+ * waits in the socket, also for one that has not started yet. */
+static void tell_late_daemon(struct run *r)
+{
+    struct json_out message;
+    struct error ignored;
+    short_message(&message, "register", r->c->id);
+    if (r->daemon < 0 || daemon_tell(r->daemon, &message, &ignored)) {
+        int daemon = daemon_connect(&ignored);
+        if (daemon >= 0)
+            daemon_tell(daemon, &message, &ignored);
+    }
+    free(message.buf);
+}
+
 static void report(struct run *r, bool registered)
 {
     struct json_out message;
     struct error ignored;
     if (!registered) {
         write_record(r, true, &ignored);
+        tell_late_daemon(r);
         return;
     }
     ready_message(&message, r->c, &r->in, &r->notes, elapsed_us());

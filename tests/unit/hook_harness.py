@@ -64,7 +64,8 @@ class Daemon:
             if answer == "hang up":
                 break
             if answer is not None:
-                peer.send(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+                with contextlib.suppress(BrokenPipeError):  # the hook does not wait for each answer
+                    peer.send(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
         peer.close()
 
     def operations(self, wanted: int) -> list[str]:

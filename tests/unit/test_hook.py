@@ -341,6 +341,21 @@ def test_a_daemon_that_does_not_answer_costs_less_than_three_seconds(host: Host,
     assert "wait for the daemon's answer" in line["MESSAGE"]
 
 
+@pytest.mark.parametrize("silent", ["plan", "register"])
+def test_a_daemon_that_was_too_slow_is_told_of_the_record_all_the_same(host: Host, start: Start, silent: str) -> None:
+    """It may have looked for records to adopt before this one was there."""
+    daemon = host.serve(**{silent: None})
+    assert host.run(start()).returncode == 0
+    assert daemon.operations(4)[-1] == "register"
+    assert len(daemon.operations(0)) == {"plan": 2, "register": 3}[silent]
+
+
+def test_a_daemon_that_was_started_again_meanwhile_is_told_of_the_record(host: Host, start: Start) -> None:
+    daemon = host.serve(plan="hang up")
+    assert host.run(start()).returncode == 0
+    assert daemon.operations(2) == ["plan", "register"]
+
+
 @pytest.mark.parametrize("how", ["annotation", "marker", "plan"])
 def test_a_required_policy_without_a_daemon_stops_the_container(host: Host, start: Start, how: str) -> None:
     container = start()
