@@ -176,10 +176,13 @@ class Daemon:
         try:
             notes = self.governor.register(container_id)
         except (UserError, OSError) as error:
-            journal.send(f"not registered: {error}", 3, AGENTCGROUP_CONTAINER=container_id)
+            journal.send(
+                f"container {container_id[:12]}: not registered: {error}", 3, AGENTCGROUP_CONTAINER=container_id
+            )
             return {"refuse": str(error), "required": False}
         for note in notes:
-            journal.send(note, 5, AGENTCGROUP_CONTAINER=container_id)
+            name = self.governor.containers[container_id].record.name
+            journal.send(f"container {name}: {note}", 5, AGENTCGROUP_CONTAINER=container_id)
         return {"ok": True, "notes": notes}
 
     # --- the process ------------------------------------------------------------------------------------------
