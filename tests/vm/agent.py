@@ -5,6 +5,7 @@ of its own.
 `{"argv": [...], "env": {...}, "stdin": "...", "cwd": "/"}` -> `{"rc", "out", "err", "pid", "seconds"}`.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -48,6 +49,8 @@ def call(request):
 
 def main():
     path = sys.argv[1]
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # a container that is restarted finds the socket of its last run
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     os.chmod(path, 0o777)

@@ -40,6 +40,18 @@ def any_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     yield from _engine(*request.param)
 
 
+@pytest.fixture(scope="module")
+def file_engine() -> Iterator[Engine]:
+    """podman with crun and the systemd cgroup manager, for containers that a whole file shares."""
+    yield from _engine("crun", "systemd")
+
+
+@pytest.fixture(scope="module", params=[("crun", "systemd"), ("runc", "cgroupfs")], ids=lambda p: "-".join(p))
+def both_ends(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Both runtimes and both cgroup managers, for containers that a whole file shares."""
+    yield from _engine(*request.param)
+
+
 def _engine(runtime: str, manager: str) -> Iterator[Engine]:
     before = leftovers()
     engine = Engine(runtime, manager)

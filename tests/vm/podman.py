@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 CGROUPFS = Path("/sys/fs/cgroup")
+AGENT = ("python3", "/agent/agent.py", "/agent/agent.sock")
 SLOW = float(os.environ.get("AGENTCGROUP_SLOW", "10"))  # how many times slower than real hardware this machine is
 
 
@@ -40,6 +44,23 @@ def run(*argv: str, check: bool = True, timeout: float = 120, **kwargs: Any) -> 
     if check and done.returncode:
         raise AssertionError(f"{' '.join(argv)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+@dataclass
+class Held:
+    """A call under way that waits for `finish`; `directory` is its cgroup on the host."""
+
+    directory: Path
+    call: Background
+    gate: int
+
+    def limit(self) -> int:
+        return int((self.directory / "memory.max").read_text())
+
+    def finish(self) -> Result:
+        """Let it go on: it exits with 7."""
+        os.close(self.gate)
+        return self.call.result()
 
 
 @dataclass
@@ -68,9 +89,47 @@ class Container:
         """Like `call`, in a thread; `.result()` waits."""
         return Background(lambda: self.call(text, **request))
 
+    def hold(self, shell: str = "bash") -> Held:
+        """A call that has begun and waits; it must have a cgroup of its own."""
+        gate = Path(tempfile.mktemp(prefix="gate-", dir=self.agent))
+        os.mkfifo(gate)
+        gate.chmod(0o666)
+        inside = f"/agent/{gate.name}"
+        call = self.background(f"cat /proc/self/cgroup >{inside}.cgroup; read _ <{inside}; exit 7", shell=shell)
+        opened: list[int] = []
+
+        def reached() -> bool:
+            with contextlib.suppress(OSError):  # ENXIO: it does not read yet
+                opened.append(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+            assert opened or call.running, call.result()
+            return bool(opened)
+
+        wait_for(reached, 10, "the call")
+        cgroup = gate.with_name(gate.name + ".cgroup").read_text()
+        found = re.search(r"/agentcgroup/(calls/\d+)$", cgroup.strip())
+        assert found, f"the call is in {cgroup}"
+        return Held(self.tree / found[1], call, opened[0])
+
     def podman(self, *argv: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """podman with this container's global options."""
         return run(*self.engine, *argv, **kwargs)
+
+    def exec(self, *argv: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+        """`podman exec`; a status that is not 0 is no failure."""
+        options = ["-i"] if "input" in kwargs else []
+        return self.podman("exec", *options, self.id, *argv, check=False, **kwargs)
+
+    def answers(self) -> bool:
+        """Whether the agent takes requests."""
+        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+            connection.connect(str(self.agent / "agent.sock"))
+            return True
+        return False
+
+    def wrapped(self) -> list[str]:
+        """Where the shim is mounted in the container, one entry for each mount."""
+        rows = [line.split() for line in Path(f"/proc/{self.record['pid']}/mountinfo").read_text().splitlines()]
+        return sorted(row[4] for row in rows if "/agentcgroup/shims/" in row[3])
 
     @property
     def pid(self) -> int:
@@ -101,17 +160,45 @@ class Background:
 
     def __init__(self, action: Any) -> None:
         self._result: list[Result] = []
-        self._thread = threading.Thread(target=lambda: self._result.append(action()), daemon=True)
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(action,), daemon=True)
         self._thread.start()
+
+    def _run(self, action: Any) -> None:
+        try:
+            self._result.append(action())
+        except (OSError, ValueError) as error:  # the container has ended
+            self._error = error
 
     def result(self, timeout: float = 300) -> Result:
         self._thread.join(timeout)
-        assert self._result, "the call has not ended"
+        assert self._result, f"the call has not ended: {self._error}"
         return self._result[0]
 
     @property
     def running(self) -> bool:
         return self._thread.is_alive()
+
+
+def governed(container: Container, limit: int = 256 << 20, shell: str = "bash") -> None:
+    """A call of the agent has a cgroup of its own with its limit in force, and its status arrives."""
+    call = container.hold(shell)
+    assert call.limit() == limit
+    result = call.finish()
+    assert (result.rc, result.feedback) == (7, []), result.err
+
+
+def nothing_left(container_id: str) -> None:
+    """No cgroup, mount or file of a container that has ended stays."""
+
+    def left() -> list[str]:
+        run_dir = Path("/run/agentcgroup")
+        files = [path for path in (run_dir / "c" / container_id, run_dir / f"containers/{container_id}.json")]
+        groups = CGROUPFS.rglob(f"*{container_id}*")
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "agentcgroup" in line]
+        return [str(path) for path in (*files, *groups) if path.exists() and "conmon" not in path.name] + mounts
+
+    wait_for(lambda: not left(), 10, f"the end of {container_id[:12]}")
 
 
 def wait_for(condition: Any, timeout: float, what: str) -> None:
@@ -131,28 +218,48 @@ class Engine:
         self._directories: list[Path] = []
 
     def start(
-        self, *options: str, policy: str | None = "test", image: str = "localhost/debian", user: str = ""
+        self,
+        *options: str,
+        policy: str | None = "test",
+        image: str = "localhost/debian",
+        user: str = "",
+        command: Sequence[str] = AGENT,
     ) -> Container:
-        """A container whose PID 1 is the agent."""
+        """A container whose PID 1 is the agent, unless `command` says otherwise."""
+        shared = self.shared_directory()
+        container = self.run(f"--volume={shared}:/agent", *options, policy=policy, image=image, command=command)
+        container.agent = shared
+        wait_for(container.answers, 10, "the agent")
+        return container
+
+    def run(
+        self, *options: str, policy: str | None = "test", image: str = "localhost/debian", command: Sequence[str] = ()
+    ) -> Container:
+        """A container without an agent."""
+        annotation = [] if policy is None else [f"--annotation=agentcgroup.policy={policy}"]
+        done = self.podman("run", "-d", "--network=none", *annotation, *options, image, *command)
+        return self.adopt(done.stdout.strip(), Path())
+
+    def adopt(self, container_id: str, shared: Path) -> Container:
+        """A container that something else has started; it is removed like the others."""
+        self._containers.append(Container(container_id, shared, self.command))
+        return self._containers[-1]
+
+    def shared_directory(self) -> Path:
+        """A directory with the agent's program, for a container's /agent."""
         shared = Path(tempfile.mkdtemp(prefix="agent-"))
         self._directories.append(shared)
         shared.chmod(0o777)
         shutil.copy(HERE / "agent.py", shared)
-        annotation = [] if policy is None else [f"--annotation=agentcgroup.policy={policy}"]
-        done = run(
-            *self.command, "run", "-d", "--network=none", *annotation, *options, f"--volume={shared}:/agent", image,
-            "python3", "/agent/agent.py", "/agent/agent.sock",
-        )  # fmt: skip
-        container = Container(done.stdout.strip(), shared, self.command)
-        self._containers.append(container)
-        wait_for((shared / "agent.sock").exists, 10, "the agent")
-        return container
+        return shared
 
     def podman(self, *argv: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         return run(*self.command, *argv, **kwargs)
 
     def clean(self) -> None:
-        for container in self._containers:
-            self.podman("rm", "-f", "-t", "0", container.id, check=False)
+        ids = [container.id for container in self._containers]
+        if ids:
+            self.podman("rm", "-f", "-t", "0", "--ignore", *ids, check=False)
+        self._containers.clear()
         for directory in self._directories:
             shutil.rmtree(directory, ignore_errors=True)
