@@ -245,7 +245,9 @@ def default_config(rootfs: str, cgroups_path: str) -> dict[str, Any]:
         "ociVersion": "1.0.2",
         "root": {"path": rootfs},
         "process": {"capabilities": {"bounding": ["CAP_CHOWN", "CAP_KILL"]}},
-        "mounts": [{"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro", "nosuid"]}],
+        "mounts": [
+            {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro", "nosuid"]}
+        ],
         "linux": {
             "cgroupsPath": cgroups_path,
             "namespaces": [{"type": t} for t in ("pid", "mount", "cgroup")],

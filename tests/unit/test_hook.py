@@ -157,7 +157,6 @@ def test_the_record(host: Host, start: Start) -> None:
         "pid": container.init.pid,
         "start_time": int(stat[19]),
         "base": str(container.base),
-        "engine": "podman",
         "bundle": str(container.bundle),
         "cooperative": [],
         "policy": "coding",
@@ -488,7 +487,10 @@ def as_setuid(rootfs: Path) -> None:
         ({"mounts": "mount --make-shared $R"}, "/bin/sh is not wrapped: its mount is shared with others"),
         ({"mounts": "umount $R/dev; mount --bind /dev $R/dev"}, "the container's /dev is the host's"),
         ({"mounts": "umount $R/dev"}, "the container's /dev is no tmpfs"),
-        ({"mounts": "mount --make-shared $R/dev"}, "the container's /dev cannot be used: its mount is shared with others"),
+        (
+            {"mounts": "mount --make-shared $R/dev"},
+            "the container's /dev cannot be used: its mount is shared with others",
+        ),
         ({"mounts": "mount -o remount,ro $R/dev"}, "mkdir /dev/agentcgroup: Read-only file system"),
         (
             {"mounts": "mkdir $R/dev/agentcgroup; mount -t tmpfs x $R/dev/agentcgroup"},
@@ -563,7 +565,17 @@ def with_many_shells(rootfs: Path) -> None:
 
 
 def test_shells_are_wrapped_once_each_under_a_name_of_their_own(host: Host, start: Start) -> None:
-    shells = ["/bin/bash", "/opt/bash", "/opt/linked", "/opt/out", "/opt/loop", "/opt/.hidden", "/opt/a b", "/none", "/opt"]
+    shells = [
+        "/bin/bash",
+        "/opt/bash",
+        "/opt/linked",
+        "/opt/out",
+        "/opt/loop",
+        "/opt/.hidden",
+        "/opt/a b",
+        "/none",
+        "/opt",
+    ]
     daemon = host.serve(plan={"policy": "coding", "shells": shells})
     container = start(with_many_shells)
     host.run(container)

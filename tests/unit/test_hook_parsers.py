@@ -228,6 +228,9 @@ def write_bundle(folder: Path, state: dict[str, object], config: str) -> Path:
     return path
 
 
+BAD_ID = "error the id is not made of 1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first"
+
+
 @pytest.mark.parametrize(
     ("change", "config", "line"),
     [
@@ -236,7 +239,11 @@ def write_bundle(folder: Path, state: dict[str, object], config: str) -> Path:
         ({"root": "/unused", "x": [1]}, '{"root":{"path":"\\u002fr"}}', "ok abc 1 0 /r"),
         ({"pid": 0}, "not read", "ok abc 0 1 "),
         ({"status": "stopped"}, "not read", "ok abc 1 1 "),
-        ({"id": "../x"}, "{}", "error the id is not made of 1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first"),
+        (
+            {"id": "../x"},
+            "{}",
+            "error the id is not made of 1 to 128 of A-Z a-z 0-9 . _ - with a letter or digit first",
+        ),
         ({"id": None}, "{}", "error the state has no id"),
         ({"bundle": "rel"}, "{}", "error the state has no absolute bundle path"),
         ({}, "{}", "error BUNDLE/config.json has no usable root.path"),
@@ -251,7 +258,9 @@ def test_state_and_config(driver: Driver, tmp_path: Path, change: dict[str, obje
 
 def test_a_state_of_more_than_a_mebibyte_is_refused(driver: Driver, tmp_path: Path) -> None:
     path = write_bundle(tmp_path, {"id": "x" * (1 << 20)}, "{}")
-    assert driver("state", [str(path).encode()]) == ["error read the state on stdin: more than 1024 KiB: File too large"]
+    assert driver("state", [str(path).encode()]) == [
+        "error read the state on stdin: more than 1024 KiB: File too large"
+    ]
 
 
 def test_the_engines_file_asks_for_the_annotations_that_the_documents_name() -> None:
