@@ -3,7 +3,7 @@
 import math
 import os
 import signal
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentcgroup import hint as hints
@@ -117,7 +117,7 @@ def signal_name(number: int) -> str:
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
     """The outcome as plain JSON types, the whole command text included: cut or hide it before it is stored."""
-    plain = {"v": VERSION} | asdict(outcome) | {"result": result(outcome), "exit": exit_code(outcome)}
+    plain = {"v": VERSION} | vars(outcome) | {"result": result(outcome), "exit": exit_code(outcome)}
     plain["command"] = outcome.command.text
     plain["first_word"] = outcome.command.first_word
     plain["hint"] = None if outcome.hint is None else hints.render(outcome.hint)
@@ -130,7 +130,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    return _plain(vars(value)) if isinstance(value, Clamp | Neighbour) else _dict(value)
+
+
+def _dict(value: Any) -> Any:
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
