@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentcgroup import client
+from agentcgroup.cli import unwrap
 from agentcgroup.units import format_bytes, format_seconds
 
 
@@ -28,8 +29,10 @@ def run_ps(options: argparse.Namespace) -> int:
     """Print the containers."""
     rows = client.ask({"op": "ps"})["containers"]
     names = dict(client.names())
+    pids = {record.id: record.pid for record in client.records()}
     for row in rows:
         row["name"] = names.get(row["id"], row["name"])
+        row["unwrapped"] = bool(row["injected"]) and _is_unwrapped(pids.get(row["id"], 0))
     if options.json:
         print(json.dumps(rows, indent=2))
         return 0
@@ -38,12 +41,21 @@ def run_ps(options: argparse.Namespace) -> int:
     return 0
 
 
+def _is_unwrapped(pid: int) -> bool:
+    try:
+        return not unwrap.wrapped(pid)
+    except OSError:  # it has just ended
+        return False
+
+
 def _container_row(row: dict[str, Any]) -> tuple[str, ...]:
     notes = [f"cooperative: {', '.join(row['cooperative'])}"] if row["cooperative"] else []
     if row["mode"] == "observe":
         notes.append("observe")
     if not row["injected"]:
         notes.append("no shell wrapped")
+    if row["unwrapped"]:
+        notes.append("shells unwrapped")
     figures = (_bytes(row["memory"]), _bytes(row["memory_max"]), _bytes(row["agent_memory"]))
     return (row["id"][:12], row["name"], row["policy"], *figures, str(len(row["calls"])), "; ".join(notes))
 

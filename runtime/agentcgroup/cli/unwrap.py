@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import re
 from pathlib import Path
 
 from agentcgroup import client
@@ -47,11 +48,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def wrapped(pid: int) -> list[str]:
-    """The mount points, as the container sees them, of our shims in the mount namespace of `pid`
-    (proc_pid_mountinfo(5)).
+    """The shells, as the container sees them, that our shim is mounted over in the mount namespace of `pid`
+    (proc_pid_mountinfo(5)). Raises OSError when the process is gone.
     """
     rows = (line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
-    return [row[4] for row in rows if "/agentcgroup/shims/" in row[3]]
+    shims = (_unescaped(row[4]) for row in rows if "/agentcgroup/shims/" in row[3])
+    return [path for path in shims if not path.startswith("/dev/agentcgroup/")]  # agentcgroup-hint is no shell
+
+
+def _unescaped(path: str) -> str:
+    """A path of mountinfo, in which blanks and backslashes are three octal digits."""
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), path)
 
 
 def _unmount(pid: int, path: str) -> None:
