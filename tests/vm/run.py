@@ -14,7 +14,7 @@ from harness.boot import booted
 from harness.build import ImageError
 from harness.image import get_image
 from harness.machine import MachineError
-from harness.product import GUEST_CHECKOUT, ProductError, stage, sync
+from harness.product import GUEST_CHECKOUT, ProductError, staged, sync
 from harness.progress import say
 from harness.qemu import Settings
 from harness.spec import KERNELS
@@ -84,9 +84,9 @@ def _image(options: argparse.Namespace) -> int:
 
 def _test(options: argparse.Namespace) -> int:
     kernels = list(KERNELS) if options.kernel == "all" else [options.kernel]
-    staged, image = stage(), get_image()
     runs = suite.plan(_settings(options), kernels, options.rest)
-    result = suite.run_all(image, staged, runs, options.jobs, options.deadline)
+    with staged() as stage:
+        result = suite.run_all(get_image(), stage, runs, options.jobs, options.deadline)
     print(result, flush=True)
     return 0 if result.ok else 1
 
@@ -100,9 +100,8 @@ def _exec(options: argparse.Namespace) -> int:
 
 
 def _in_fresh_vm(options: argparse.Namespace, ssh_options: list[str], argv: list[str]) -> int:
-    staged, image = stage(), get_image()
-    with booted(image, _settings(options)) as machine:
-        sync(machine, staged)
+    with staged() as stage, booted(get_image(), _settings(options)) as machine:
+        sync(machine, stage)
         return machine.ssh.call(argv, ssh_options, cwd=GUEST_CHECKOUT)
 
 
@@ -110,12 +109,14 @@ def _up(options: argparse.Namespace) -> int:
     machine = named.up(get_image(), _settings(options), options.name)
     say(f"VM {options.name} is up: run.py ssh {options.name} [CMD] | sync {options.name} | down {options.name}")
     # After the boot: a product that does not build just now should not cost its developer the VM.
-    sync(machine, stage())
+    with staged() as stage:
+        sync(machine, stage)
     return 0
 
 
 def _sync(options: argparse.Namespace) -> int:
-    sync(named.find(options.name), stage())
+    with staged() as stage:
+        sync(named.find(options.name), stage)
     return 0
 
 

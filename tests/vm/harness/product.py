@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from .image import locked
 from .machine import Machine, MachineError
 from .progress import phase
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 GUEST_CHECKOUT = "/root/agentcgroup"
 
-_STAGE = CHECKOUT / "build" / "stage"
+_BUILD = CHECKOUT / "build"
 _VM_PYTHON_SITE = "/usr/lib/python3/dist-packages"
 # What the tests read, below GUEST_CHECKOUT.
 _TEST_FILES = ("tests", "bench", "pyproject.toml")
@@ -32,34 +35,37 @@ class ProductError(Exception):
     """The product did not build or install."""
 
 
-def stage() -> Path:
-    """Build the product and install it into build/stage. Raises ProductError."""
-    with phase("building the product"):
-        shutil.rmtree(_STAGE, ignore_errors=True)
-        command: list[str | Path] = ["make", "--silent", "--directory", CHECKOUT, "build", "install"]
-        variables = [f"DESTDIR={_STAGE}", "PREFIX=/usr", "SYSCONFDIR=/etc", f"PYTHON_SITE={_VM_PYTHON_SITE}"]
-        if status := subprocess.run([*command, *variables], stdout=subprocess.DEVNULL).returncode:
-            raise ProductError(f"`make build install` ended with {status}")
-    return _STAGE
+@contextmanager
+def staged() -> Iterator[Path]:
+    """Build the product and have it installed in a folder for the length of a block. Raises ProductError."""
+    _BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="stage-", dir=_BUILD) as folder:
+        # Several developers share this checkout, each with a VM of their own.
+        with locked(_BUILD / "make.lock", "waiting for another build"), phase("building the product"):
+            command = ["make", "--silent", "--directory", str(CHECKOUT), "build", "install", f"DESTDIR={folder}"]
+            variables = ["PREFIX=/usr", "SYSCONFDIR=/etc", f"PYTHON_SITE={_VM_PYTHON_SITE}"]
+            if status := subprocess.run([*command, *variables], stdout=subprocess.DEVNULL).returncode:
+                raise ProductError(f"`make build install` ended with {status}")
+        yield Path(folder)
 
 
-def sync(machine: Machine, staged: Path) -> None:
+def sync(machine: Machine, stage: Path) -> None:
     """Copy the staged product and the tests into a VM. Raises MachineError if the VM refused them."""
     with phase("copying the product into the VM", machine.settings.kernel):
         command = machine.ssh.command(_UNPACK)
         with subprocess.Popen(command, stdin=subprocess.PIPE) as remote:
             assert remote.stdin is not None
             with remote.stdin as pipe:
-                _pack(pipe, staged)
+                _pack(pipe, stage)
         if remote.returncode:
             raise MachineError(f"copying the product into the VM ended with {remote.returncode}")
 
 
-def _pack(pipe: IO[bytes], staged: Path) -> None:
+def _pack(pipe: IO[bytes], stage: Path) -> None:
     with tarfile.open(fileobj=pipe, mode="w|") as archive:
         # hooks.d last: a hook's JSON must never be there before its binary.
-        for path in sorted(_files(staged), key=lambda path: ("hooks.d" in path.parts, path)):
-            archive.add(path, path.relative_to(staged), recursive=False)
+        for path in sorted(_files(stage), key=lambda path: ("hooks.d" in path.parts, path)):
+            archive.add(path, path.relative_to(stage), recursive=False)
         for name in _TEST_FILES:
             if (CHECKOUT / name).exists():
                 archive.add(CHECKOUT / name, f"{GUEST_CHECKOUT}/{name}", filter=_without_caches)

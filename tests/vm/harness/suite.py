@@ -78,24 +78,24 @@ def plan(settings: Settings, kernels: Sequence[str], arguments: Sequence[str]) -
     return runs
 
 
-def run_all(image: Image, staged: Path, runs: Sequence[Run], jobs: int, deadline: float) -> Result:
+def run_all(image: Image, stage: Path, runs: Sequence[Run], jobs: int, deadline: float) -> Result:
     """Run everything, `jobs` VMs at a time; `deadline` is the seconds that pytest may take in one boot."""
     # Processes, not threads: an interrupt then unwinds each run, and with it ends each VM.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
         try:
-            outcomes = [pool.submit(_run, image, staged, run, deadline) for run in runs]
+            outcomes = [pool.submit(_run, image, stage, run, deadline) for run in runs]
             return sum((outcome.result() for outcome in outcomes), Result())
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _run(image: Image, staged: Path, run: Run, deadline: float) -> Result:
+def _run(image: Image, stage: Path, run: Run, deadline: float) -> Result:
     results = RESULTS / run.settings.kernel / run.name
     results.mkdir(parents=True, exist_ok=True)
     try:
         with booted(image, run.settings) as machine:
-            sync(machine, staged)
+            sync(machine, stage)
             with phase(f"pytest {run.name}", run.settings.kernel):
                 result = _pytest(machine, run, results, deadline)
             if not result.ok:
