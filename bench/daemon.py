@@ -72,7 +72,13 @@ class Bench:
 
     def start(self) -> int:
         """Start the daemon and have it govern us; its pid."""
-        command = [sys.executable, "-m", "agentcgroup.daemon", f"--run-dir={self.run}", f"--state-dir={self.work}/state"]
+        command = [
+            sys.executable,
+            "-m",
+            "agentcgroup.daemon",
+            f"--run-dir={self.run}",
+            f"--state-dir={self.work}/state",
+        ]
         command += [f"--config={self.work}/config.yaml", f"--policies={ROOT}/oci-config/policies.d"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "runtime")}
         self.daemon = subprocess.Popen(command, env=environment)

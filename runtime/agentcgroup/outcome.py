@@ -133,8 +133,6 @@ def _plain(value: Any) -> Any:
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return _plain(vars(value)) if isinstance(value, Clamp | Neighbour) else _dict(value)
-
-
-def _dict(value: Any) -> Any:
+    if isinstance(value, Clamp | Neighbour):
+        value = vars(value)
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
