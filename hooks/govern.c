@@ -235,17 +235,17 @@ static void mount_all(struct run *r)
 }
 
 /* A daemon adopts the records that it finds when it starts. One that has looked already is told of this one; the message
- * waits in the socket, also for one that has not started yet. */
+ * waits in the socket, also for one that has not started yet. On a connection of its own: an answer that nobody reads on
+ * the old one would end it with ECONNRESET before the message is read (unix_release_sock). */
 static void tell_late_daemon(struct run *r)
 {
     struct json_out message;
     struct error ignored;
+    cleanup_close int daemon = daemon_connect(&ignored);
+    if (daemon < 0)
+        return;
     short_message(&message, "register", r->c->id);
-    if (r->daemon < 0 || daemon_tell(r->daemon, &message, &ignored)) {
-        int daemon = daemon_connect(&ignored);
-        if (daemon >= 0)
-            daemon_tell(daemon, &message, &ignored);
-    }
+    daemon_tell(daemon, &message, &ignored);
     free(message.buf);
 }
 

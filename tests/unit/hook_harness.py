@@ -56,17 +56,16 @@ class Daemon:
                 threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:
-        while message := peer.recv(1 << 20):
-            assert len(message) <= MESSAGE_MAX
-            request = json.loads(message)
-            self.told.append(request)
-            answer = self.answers.get(request["op"])
-            if answer == "hang up":
-                break
-            if answer is not None:
-                with contextlib.suppress(BrokenPipeError):  # the hook does not wait for each answer
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError), peer:  # the hook does not wait for each answer
+            while message := peer.recv(1 << 20):
+                assert len(message) <= MESSAGE_MAX
+                request = json.loads(message)
+                self.told.append(request)
+                answer = self.answers.get(request["op"])
+                if answer == "hang up":
+                    break
+                if answer is not None:
                     peer.send(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
-        peer.close()
 
     def operations(self, wanted: int) -> list[str]:
         """The operations so far; waits for the last message, which has no answer to wait for."""
