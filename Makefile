@@ -48,7 +48,7 @@ build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -o $@ $(SHIM_SOURCES)
 
 # $(call install_files,MODE,FILES,FOLDER): nothing to do where there are no such files.
-install_files = $(if $(strip $(2)),install -D -m $(1) -t $(DESTDIR)$(3) $(2))
+install_files = $(if $(strip $(2)),install -p -D -m $(1) -t $(DESTDIR)$(3) $(2))
 # $(call launcher,PATH,MODULE): a command that runs MODULE's main().
 launcher = printf '\#!/usr/bin/python3\nimport sys\n\nfrom $(2) import main\n\nsys.exit(main())\n' >$(DESTDIR)$(1) \
 	&& chmod 755 $(DESTDIR)$(1)
@@ -57,7 +57,7 @@ PACKAGE = $(DESTDIR)$(PYTHON_SITE)/agentcgroup
 install: build ## install below DESTDIR and PREFIX
 	@install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(PYTHON_SITE) $(DESTDIR)$(HOOKS_DIR)
 	$(call install_files,755,$(PROGRAMS),$(LIBEXEC))
-	rm -rf $(PACKAGE) && cp -R runtime/agentcgroup $(PACKAGE)
+	rm -rf $(PACKAGE) && cp -pR runtime/agentcgroup $(PACKAGE)
 	find $(PACKAGE) -name __pycache__ -prune -exec rm -rf {} +
 	$(call launcher,$(PREFIX)/bin/agentcgroup,agentcgroup.cli)
 	$(call launcher,$(LIBEXEC)/agentcgroupd,agentcgroup.daemon)
@@ -71,7 +71,7 @@ install: build ## install below DESTDIR and PREFIX
 # JSON, stops containers from starting.
 	for json in $(wildcard oci-config/hooks.d/*.json); do \
 		new=$(DESTDIR)$(HOOKS_DIR)/$${json##*/}; \
-		install -m 644 $$json $$new.tmp && mv -f $$new.tmp $$new || exit 1; \
+		install -p -m 644 $$json $$new.tmp && mv -f $$new.tmp $$new || exit 1; \
 	done
 
 # The JSON first: engines refuse to start containers while it names a hook that is gone.
