@@ -11,7 +11,7 @@ from agentcgroup.commandline import Command
 from agentcgroup.hint import Hint, Percent, render_size
 from agentcgroup.outcome import Clamp
 from agentcgroup.policy.model import Policy, Priority, Rule
-from agentcgroup.subtree import FLOOR, Limits, cpu_max
+from agentcgroup.subtree import FLOOR, UNLIMITED, Limits, cpu_max
 
 Kind = Literal["call", "shell", "helper", "agent"]
 #: Highest first: a hint may lower its call's priority, not raise it above the container's.
@@ -37,22 +37,23 @@ class Grant:
 
     def writes(self) -> tuple[tuple[str, str], ...]:
         """The grant as cgroup files and values."""
-        files = [("memory.max", str(self.memory)), ("pids.max", str(self.pids))]
-        if self.cpu_weight is not None:
-            files.append(("cpu.weight", str(self.cpu_weight)))
-        if self.cpu is not None:
-            files.append(("cpu.max", cpu_max(self.cpu)))
-        return tuple(files)
+        return (
+            ("memory.max", str(self.memory)),
+            ("pids.max", str(self.pids)),
+            ("cpu.weight", str(UNLIMITED["cpu.weight"] if self.cpu_weight is None else self.cpu_weight)),
+            ("cpu.max", str(UNLIMITED["cpu.max"]) if self.cpu is None else cpu_max(self.cpu)),
+        )
 
 
 def directory_files(policy: Policy, limits: Limits) -> tuple[tuple[str, str], ...]:
-    """What is written to each directory ahead of its call; `observe` sets nothing."""
-    if policy.mode == "observe":
-        return ()
-    files = (("memory.oom.group", "1"), *default_grant(policy, limits).writes())
-    if policy.memory.swap_max is not None:
-        files = (("memory.swap.max", str(policy.memory.swap_max.of(limits.total))), *files)
-    return files
+    """What is written to each directory ahead of its call; `observe` sets no limit."""
+    swap = policy.memory.swap_max
+    files = (
+        ("memory.oom.group", "1"),
+        ("memory.swap.max", "max" if swap is None else str(swap.of(limits.total))),
+        *default_grant(policy, limits).writes(),
+    )
+    return tuple((name, str(UNLIMITED[name])) for name, _ in files) if policy.mode == "observe" else files
 
 
 def default_grant(policy: Policy, limits: Limits) -> Grant:

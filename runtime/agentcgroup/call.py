@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from agentcgroup.admission import Grant
 from agentcgroup.cgroup import Cgroup, pressure_total
 from agentcgroup.commandline import Command
+from agentcgroup.enforce import Strain
 from agentcgroup.hint import Hint
 from agentcgroup.outcome import Ended, Neighbour, OrphanAction, Outcome
-from agentcgroup.peer import read_proc
+from agentcgroup.peer import Peer, read_proc, write_proc
 from agentcgroup.pool import Slot
 
 if TYPE_CHECKING:
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
     from agentcgroup.kmsg import OomLog
     from agentcgroup.loop import Timer
 
+#: As OOM_RAISE of the shim.
+OOM_SCORE = 500
+
 
 class Call:
-    """A call's state. Times ending in `_s` are seconds; `began` is the monotonic clock, `started` the wall clock."""
+    """A call's state. Times ending in `_s` are seconds; `began` is the monotonic clock, `started` the wall clock.
+
+    held_at: the cgroup whose limit it was held for. driver: a program that the agent started without a shell and whose
+    shells share this call. most_together, most_forks: what `observe` saw of all calls' bytes and of processes a second.
+    """
 
     def __init__(self, container: Container, slot: Slot, grant: Grant, command: Command, hint: Hint) -> None:
         self.container = container
@@ -40,19 +48,19 @@ class Call:
         self.ended: Ended | None = None
         self.held_since: float | None = None
         self.held_total = 0.0
-        self.hold_count = 0
+        self.held_at = ""
+        self.spared_until = float("-inf")
         self.queued_s = 0.0
-        self.stall_seen = 0.0
-        self.stall_run = 0.0
-        self.pids_seen = 0
-        self.denied_seen = 0
+        self.strain = Strain()
+        self.zombies = 0
+        self.most_together = 0
+        self.most_forks = 0.0
         self.orphans: list[str] = []
         self.orphan_action: OrphanAction | None = None
         self.fallback = False
         self.relocated = False
         self.counted = False
-        self.calm = 0
-        self.limit_hits = 0
+        self.driver: Peer | None = None
         self.last_events: dict[str, int] = {}
         self.last_peak = 0
         self.timers: list[Timer] = []
@@ -97,11 +105,10 @@ class Call:
         """Whether any process was ever in it; a number can be given and not used."""
         return self.last_peak > 0 or self.cgroup.keyed("cpu.stat").get("usage_usec", 0) > 0
 
-    def hold(self) -> None:
-        """Freeze it. It keeps its memory and grows no further."""
+    def hold(self, level: str) -> None:
+        """Freeze it, that others get on at the limit of the cgroup `level`. It keeps its memory and does not grow."""
         if self.held_since is None and self.cgroup.try_write("cgroup.freeze", 1):
-            self.held_since = time.monotonic()
-            self.hold_count += 1
+            self.held_since, self.held_at = time.monotonic(), level
 
     def release(self) -> None:
         """Thaw it."""
@@ -110,21 +117,49 @@ class Call:
             self.held_since = None
         self.cgroup.try_write("cgroup.freeze", 0)
 
+    def spare(self) -> None:
+        """It has been sent a signal: let it go on, and hold it no more until it has had its grace."""
+        if self.held_since is not None:
+            self.release()
+            self.spared_until = time.monotonic() + self.container.policy.call.grace
+
     def terminate(self, reason: Ended) -> None:
-        """End it: TERM to every process, and after the policy's grace SIGKILL to what is left. The first reason
-        stays.
+        """End it: TERM to every process, and after the policy's grace SIGKILL to what is left; a storm, which forks on
+        while it is told, at once. The first reason stays.
         """
         if self.ended is not None:
             return
         self.ended = reason
         self.sample()
+        if reason == "fork storm":
+            self.release()
+            self.cgroup.kill()
+            return
         self.cgroup.signal(signal.SIGTERM)
         self.release()
         self.timers.append(self.container.loop.after(self.container.policy.call.grace, self.cgroup.kill))
 
+    def driven(self) -> bool:
+        """Whether a program that was started without a shell goes on in it."""
+        return self.driver is not None and self.driver.lives()
+
+    def drive(self, driver: Peer, moved: bool) -> None:
+        """A program that was started without a shell has joined it, if it could be moved."""
+        if moved:
+            self.driver = driver
+
+    def raise_oom_scores(self) -> None:
+        """An OOM above us takes a call, not the agent. The shim sees to it, but where /proc is read-only."""
+        for pid in self.cgroup.pids():
+            score = read_proc(pid, "oom_score_adj").strip()
+            if score and int(score) < OOM_SCORE:
+                write_proc(pid, "oom_score_adj", OOM_SCORE)
+
     def sample(self) -> None:
         """Remember counters now, for the engine may remove the directory before the end is seen (podman#25990)."""
         events = self.slot.memory_events()
+        if any(events.get(key, 0) > self.last_events.get(key, 0) for key in ("oom", "oom_kill")):
+            self.note_neighbours()
         self.last_events = events or self.last_events
         self.last_peak = max(self.last_peak, self.cgroup.number("memory.peak") or 0)
 
@@ -178,8 +213,8 @@ class Call:
             pids_peak=group.number("pids.peak"),
             pids_limit=self.grant.pids,
             pids_denied=pids_events.get("max", 0),
-            zombies=self._zombies() if pids_events.get("max") else 0,
-            oom_kills=events.get("oom_kill", 0),
+            zombies=self.zombies if self.zombies * 10 >= self.grant.pids else 0,
+            oom_kills=max(events.get("oom_kill", 0) - events.get("oom_group_kill", 0), len(self.oom_victims)),
             oom_victims=tuple(self.oom_victims),
             high_events=events.get("high", 0),
             throttled_s=pressure_total(group, "memory.pressure"),
@@ -198,9 +233,12 @@ class Call:
             cooperative=bool(record.cooperative),
         )
 
-    def _zombies(self) -> int:
-        states = (read_proc(pid, "stat").rpartition(b")")[2][1:2] for pid in self.cgroup.pids())
-        return sum(state == b"Z" for state in states)
+    def note_zombies(self) -> None:
+        """Processes that have ended and are not waited for count in pids.current and are not listed (cgroup-v2.rst,
+        cgroup.procs). The most that were seen at once are kept.
+        """
+        count = self.cgroup.number("pids.current") or 0
+        self.zombies = max(self.zombies, count - len(self.cgroup.lines("cgroup.threads")))
 
 
 def _io_bytes(group: Cgroup) -> int:

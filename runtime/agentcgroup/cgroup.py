@@ -93,6 +93,13 @@ class Cgroup:
         except OSError:
             return {}
 
+    def lines(self, name: str) -> list[str]:
+        """A file's lines; none where it is missing or the cgroup gone."""
+        try:
+            return self.read(name).splitlines()
+        except OSError:
+            return []
+
     def pids(self) -> list[int]:
         """The processes in this cgroup itself, in the reader's pid namespace."""
         fd_path = f"{self.path}/cgroup.procs"

@@ -34,7 +34,7 @@ LIMITS_FRESH = 1.0  # seconds for which the limits above us are trusted before t
 #: What one call may cost the daemon before its container's others wait (seconds of CPU): with call_rate and call_burst
 #: this is the container's share of the daemon's time.
 CALL_COST = 0.0025
-#: After a change of memory.events the next look is so far off (seconds): a thrashing call changes them all the time.
+#: After a change of a counter the next look is so far off (seconds): a thrashing call changes them all the time.
 EVENTS_REST = 0.1
 
 
@@ -339,8 +339,7 @@ class Container:
 
     def _about_call(self, caller: Caller, call: Call, request: Request) -> None:
         if request.end >= 0:
-            call.status = request.end
-            caller.send(self.governor.shell_ended(call))
+            caller.send(self.governor.shell_ended(call, request.end))
         elif request.signal >= 0:
             self.governor.signalled(call)
 
@@ -371,11 +370,12 @@ class Container:
 
     def _watch_slot(self, slot: Slot) -> None:
         self.io.add(slot.events_fd, CHANGED, lambda _e: self._slot_changed(slot))
-        self._watch_memory(slot)
+        self._watch_counter(slot.memory_fd, lambda: self._memory_changed(slot))
+        self._watch_counter(slot.pids_fd, lambda: self._pids_changed(slot))
 
-    def _watch_memory(self, slot: Slot) -> None:
-        if slot.memory_fd >= 0 and not self.closed:
-            self.io.add(slot.memory_fd, CHANGED, lambda _e: self._memory_changed(slot))
+    def _watch_counter(self, fd: int, changed: Callable[[], None]) -> None:
+        if fd >= 0 and not self.closed:
+            self.io.add(fd, CHANGED, lambda _e: changed())
 
     def _slot_changed(self, slot: Slot) -> None:
         populated = slot.populated()
@@ -409,17 +409,26 @@ class Container:
 
     def _memory_changed(self, slot: Slot) -> None:
         self.io.remove(slot.memory_fd)
-        events = slot.memory_events()
-        if not events:
+        if not slot.memory_events():
             return
-        self.loop.after(EVENTS_REST, lambda: self._watch_memory(slot))
+        self.loop.after(EVENTS_REST, lambda: self._watch_counter(slot.memory_fd, lambda: self._memory_changed(slot)))
         call = self.calls.get(slot.number)
         if call is not None:
-            self.governor.memory_event(call, events)
+            self.governor.memory_event(call)
+
+    def _pids_changed(self, slot: Slot) -> None:
+        self.io.remove(slot.pids_fd)
+        if not slot.pids_events():
+            return
+        self.loop.after(EVENTS_REST, lambda: self._watch_counter(slot.pids_fd, lambda: self._pids_changed(slot)))
+        call = self.calls.get(slot.number)
+        if call is not None:
+            self.governor.pids_event(call)
 
     def _forget_slot(self, slot: Slot) -> None:
         self.io.remove(slot.events_fd)
         self.io.remove(slot.memory_fd)
+        self.io.remove(slot.pids_fd)
         slot.close()
 
     def _release(self, slot: Slot | None) -> None:

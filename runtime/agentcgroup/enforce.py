@@ -1,28 +1,116 @@
-"""What cgroup files cannot do by themselves (design: section 6): time budgets, stall deadlines, fork storms, orphans.
+"""What cgroup files cannot do by themselves (design: section 6): fork storms, and an end to waiting for memory.
 
-Everything here starts from an event (an admission, a changed counter, the shell's end); an idle container costs no
-wake-ups.
+Everything here starts from an event (an admission, a changed counter); an idle container costs no wake-ups, and one
+whose calls are calm is looked at ever more seldom.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from agentcgroup import ladder, subtree
 from agentcgroup.admission import PRIORITIES
-from agentcgroup.cgroup import pressure_total
+from agentcgroup.cgroup import Cgroup, pressure_total
 
 if TYPE_CHECKING:
     from agentcgroup.call import Call
     from agentcgroup.container import Container
     from agentcgroup.loop import Timer
 
-#: Seconds between looks at a container that is under pressure or has a young call; calm ones are looked at ever more
-#: seldom, up to CALM_TICK, so that a shell that stays open costs next to nothing.
+#: Seconds between looks at a container that is under pressure or has a young call. Calm ones are looked at ever more
+#: seldom, up to CALM_TICK or this share of the stall deadline, so that a shell that stays open costs next to nothing.
 TICK = 0.5
 CALM_TICK = 16.0
-#: The share of a tick that a call must have been stalled for the tick to count, and the calm ticks that end a stall.
-STALLED_SHARE = 0.2
-CALM_TICKS = 4
+CALM_SHARE = 0.25
+#: The share of a look's time that all of a call's tasks at once must have waited for memory to count as no progress,
+#: and the looks without that which end an episode.
+STALLED_SHARE = 0.5
+CALM_LOOKS = 4
+#: The share of its limit at which a cgroup makes those in it wait.
+FULL_SHARE = 0.97
+#: A call that has grown by less than IDLE_BYTES and used less than IDLE_SHARE of a CPU for IDLE_AFTER is not at work.
+IDLE_AFTER = 2.0
+IDLE_SHARE = 0.01
+IDLE_BYTES = 256 << 10
+#: Refusals at pids.max that make a storm, however slow: as many as there are processes allowed, but never fewer.
+STORM_REFUSALS = 128
+
+
+class Strain:
+    """How a call fares: counters as of the last look, and what has become of them since. Seconds and bytes."""
+
+    def __init__(self) -> None:
+        self.looked = time.monotonic()
+        self.stall_seen = self.held_seen = self.cpu_seen = 0.0
+        self.memory_seen = self.pids_seen = self.denied_seen = 0
+        self.waited = 0.0
+        self.idle = 0.0
+        self.calm = 0
+        self.stalled = False
+        self.level = ""
+        self.fork_rate = 0.0
+        self.looks = 0
+
+    def look(self, call: Call, now: float) -> bool:
+        """Take in what it did since the last look; whether it was calm."""
+        elapsed, self.looked = max(now - self.looked, 0.001), now
+        stall, held = pressure_total(call.cgroup, "memory.pressure", "full"), call.held_s
+        gained, self.stall_seen = stall - self.stall_seen, stall
+        waited, self.held_seen = held - self.held_seen, held
+        self.stalled = gained >= STALLED_SHARE * elapsed
+        if self.stalled:
+            self.level = self._level(call)
+        self.waited += waited + (gained if self.stalled else 0.0)
+        self.calm = 0 if self.stalled or waited > 0 else self.calm + 1
+        if self.calm >= CALM_LOOKS:
+            self.waited, self.level = 0.0, ""
+        self._work(call, elapsed)
+        if not self.looks:
+            call.raise_oom_scores()
+        self.looks += 1
+        return self._forks(call, elapsed) and self.waited == 0.0
+
+    def _level(self, call: Call) -> str:
+        """The cgroup whose limit makes it wait: from the call upwards the first that is at one; the root of all where
+        the host itself is short. Between two looks no event need be counted: a throttled task sleeps for 2 s at most.
+        """
+        for group in call.cgroup.parents(call.container.top):
+            if _full(group):
+                return group.path
+        return self.level or str(call.container.top)
+
+    def _work(self, call: Call, elapsed: float) -> None:
+        memory = call.cgroup.number("memory.current") or 0
+        cpu = call.cgroup.keyed("cpu.stat").get("usage_usec", 0) / 1e6
+        working = memory - self.memory_seen >= IDLE_BYTES or cpu - self.cpu_seen >= IDLE_SHARE * elapsed
+        self.idle = 0.0 if working or self.stalled else self.idle + elapsed
+        self.memory_seen, self.cpu_seen = memory, cpu
+
+    def _forks(self, call: Call, elapsed: float) -> bool:
+        now = call.cgroup.number("pids.current") or 0
+        denied = call.cgroup.keyed("pids.events").get("max", 0)
+        gained = max(now - self.pids_seen, 0) + denied - self.denied_seen
+        if now * 2 > call.grant.pids or denied > self.denied_seen:
+            call.note_zombies()
+        self.pids_seen, self.denied_seen = now, denied
+        self.fork_rate = gained / max(elapsed, TICK)
+        return gained < 16
+
+    def standing(self, call: Call, now: float) -> ladder.Standing:
+        """The call as the ladder sees it."""
+        policy = call.container.policy.call
+        return ladder.Standing(
+            burden=(PRIORITIES.index(call.grant.priority), self.memory_seen),
+            deadline=policy.stall_deadline,
+            rungs=policy.on_pressure,
+            waited=self.waited,
+            stalled=self.stalled,
+            idle=self.idle >= IDLE_AFTER,
+            held=call.held_since is not None,
+            spared=now < call.spared_until,
+            ending=call.ended is not None,
+        )
 
 
 class Watch:
@@ -43,7 +131,7 @@ class Watch:
         """Look no more, and put back what was changed for the time being."""
         if self._timer is not None:
             self._timer.cancel()
-        self.restore()
+        self._lift(False)
 
     def _schedule(self, interval: float) -> None:
         if self._timer is not None:
@@ -53,90 +141,82 @@ class Watch:
 
     def _tick(self) -> None:
         self._timer = None
-        calls = [c for c in self._container.calls.values() if c.relocated is False]
-        if not calls:
-            self.restore()
-            return
-        if self._container.policy.mode == "enforce":
-            calm = all([self._look(call) for call in calls])
-            self._ladder(calls)
+        container, now = self._container, time.monotonic()
+        calls = [call for call in container.calls.values() if not call.relocated]
+        calm = all([call.strain.look(call, now) for call in calls])
+        if container.policy.mode == "enforce":
+            self._storms(calls)
+            self._ladder(calls, now)
+            self._lift(any(self._needs_room(call, now) for call in calls))
         else:
-            calm = True
-        self._schedule(min(self._interval * 2, CALM_TICK) if calm else TICK)
+            self._observe(calls)
+        if calls:
+            longest = min(CALM_TICK, max(TICK, CALM_SHARE * container.policy.call.stall_deadline))
+            self._schedule(min(self._interval * 2, longest) if calm else TICK)
 
-    def _look(self, call: Call) -> bool:
-        """Take in what a call did since the last look; whether it was calm."""
-        calm = self._forks(call)
-        stalled = pressure_total(call.cgroup, "memory.pressure")
-        gained, call.stall_seen = stalled - call.stall_seen, stalled
-        if call.held_since is not None:
-            return False
-        if gained >= self._interval * STALLED_SHARE and under_limit_pressure(call):
-            call.stall_run += gained
-            call.calm = 0
-            return False
-        call.calm += 1
-        if call.calm >= CALM_TICKS:
-            call.stall_run = 0.0
-        return calm and call.stall_run == 0.0
-
-    def _forks(self, call: Call) -> bool:
-        """A storm gains processes, or is refused them at pids.max, faster than the policy allows (claude-code#57)."""
-        rate = self._container.policy.call.fork_rate
-        now = call.cgroup.number("pids.current") or 0
-        denied = call.cgroup.keyed("pids.events").get("max", 0)
-        gained = max(now - call.pids_seen, 0) + max(denied - call.denied_seen, 0)
-        call.pids_seen, call.denied_seen = now, denied
-        if rate is not None and gained > rate * self._interval:
-            call.terminate("fork storm")
-        return gained < 16
-
-    def _ladder(self, calls: list[Call]) -> None:
-        """Throttle (the kernel does) -> hold the largest so that the others can finish -> end it at the stall
-        deadline.
+    def _storms(self, calls: list[Call]) -> None:
+        """A storm gains processes, or is refused them, faster than the policy allows (claude-code#57, #85457); or it
+        has been refused more than it may have, which on a slow machine comes first.
         """
-        policy = self._container.policy.call
-        held = [c for c in calls if c.held_since is not None]
-        running = [c for c in calls if c.held_since is None and c.ended is None]
-        for call in held:
-            if not running or call.held_s + call.stall_run >= policy.stall_deadline:
-                call.release()
-                self.restore()
-        stalled = [c for c in running if c.stall_run > 0]
-        if not stalled:
-            return
-        largest = max(running, key=_burden)
-        worst = max(stalled, key=lambda c: c.stall_run + c.held_s)
-        if worst.stall_run + worst.held_s >= policy.stall_deadline and "end" in policy.on_pressure:
-            largest.note_neighbours()
-            largest.terminate("stall")
-        elif "hold" in policy.on_pressure and len(running) > 1 and worst.stall_run >= policy.stall_deadline / 10:
-            self._hold(largest)
+        allowed = self._container.policy.call.fork_rate
+        for call in calls:
+            refused = call.strain.denied_seen >= max(call.grant.pids, STORM_REFUSALS)
+            if allowed is not None and (call.strain.fork_rate > allowed or refused):
+                call.terminate("fork storm")
 
-    def _hold(self, call: Call) -> None:
-        """A held call grows no further, so the others may use what is left up to the hard limit."""
-        if call.hold_count < 3:
-            call.hold()
-            self._lifted = self._container.tree.child("calls").try_write("memory.high", "max")
+    def _observe(self, calls: list[Call]) -> None:
+        together = self._container.tree.child("calls").number("memory.current") or 0
+        for call in calls:
+            call.most_together = max(call.most_together, together)
+            call.most_forks = max(call.most_forks, call.strain.fork_rate)
 
-    def restore(self) -> None:
-        """Put memory.high back where the policy wants it."""
-        if self._lifted:
-            self._lifted = False
-            self._container.reapply()
+    def _ladder(self, calls: list[Call], now: float) -> None:
+        """One decision for each limit that makes calls wait or for which one is held, over all calls that share it:
+        those of other containers too where the limit is above this one.
+        """
+        holding = {call.held_at for call in calls if call.held_since is not None}
+        for level in sorted(holding | {call.strain.level for call in calls if call.strain.stalled}):
+            sharing = [call for call in self._peers(level) if call.container.policy.mode == "enforce"]
+            for index, step in ladder.decide([call.strain.standing(call, now) for call in sharing]):
+                _carry_out(sharing[index], step, level)
+
+    def _peers(self, level: str) -> list[Call]:
+        """The calls at and below a cgroup."""
+        container = self._container
+        containers = [container] if _within(level, container.tree) else container.governor.containers.values()
+        found = (call for one in containers for call in one.calls.values() if not call.relocated)
+        return [call for call in found if f"{call.cgroup.path}/".startswith(f"{level}/")]
+
+    def _needs_room(self, call: Call, now: float) -> bool:
+        """Held, handling a signal after that, or told to end: throttled it would not come to that."""
+        ours = _within(call.held_at, self._container.tree)
+        return (ours and (call.held_since is not None or now < call.spared_until)) or call.ended == "stall"
+
+    def _lift(self, lift: bool) -> None:
+        """While a call is held the others may use what is left up to the hard limit, almost."""
+        if lift != self._lifted:
+            self._lifted = lift
+            container = self._container
+            policy, limits, tree = container.policy, container.limits, container.tree
+            container.slowly(lambda: subtree.soften(policy, limits, tree, lift), lambda _: None)
 
 
-def _burden(call: Call) -> tuple[int, int]:
-    """Who gives way first: the lowest priority, and among equals the largest."""
-    return PRIORITIES.index(call.grant.priority), call.cgroup.number("memory.current") or 0
+def _carry_out(call: Call, step: ladder.Step, level: str) -> None:
+    if step == "release":
+        call.release()
+    elif step == "hold":
+        call.hold(level)
+        call.container.watch.arm()
+    else:
+        call.note_neighbours()
+        call.terminate("stall")
 
 
-def under_limit_pressure(call: Call) -> bool:
-    """Whether a limit of ours is what the call stalls on: its own or that of all calls was reached since the
-    last look.
-    """
-    events = call.cgroup.keyed("memory.events")
-    calls = call.container.tree.child("calls").keyed("memory.events.local")
-    now = events.get("high", 0) + events.get("max", 0) + calls.get("high", 0) + calls.get("max", 0)
-    reached, call.limit_hits = now > call.limit_hits, now
-    return reached
+def _full(group: Cgroup) -> bool:
+    """Whether it holds about as much as a limit of its own allows; charges are made in batches of 64 pages a CPU."""
+    limits = [limit for name in ("memory.high", "memory.max") if (limit := group.number(name)) is not None]
+    return bool(limits) and (group.number("memory.current") or 0) >= min(limits) * FULL_SHARE
+
+
+def _within(path: str, group: Cgroup) -> bool:
+    return f"{path}/".startswith(f"{group.path}/")

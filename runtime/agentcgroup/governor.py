@@ -227,21 +227,25 @@ class Governor:
         if not container.closed and container.pool.fill():
             self.refill(container)
 
-    def memory_event(self, call: Call, events: dict[str, int]) -> None:
+    def memory_event(self, call: Call) -> None:
         """A counter of memory.events changed: keep the figures, for they may be gone a moment later."""
-        if events.get("oom", 0) > call.last_events.get("oom", 0):
-            call.note_neighbours()
         call.sample()
+        call.container.watch.arm()
+
+    def pids_event(self, call: Call) -> None:
+        """A process was refused: look now what fills the limit, for the call may give up at once."""
+        call.note_zombies()
         call.container.watch.arm()
 
     def signalled(self, call: Call) -> None:
         """The shim passed a signal on: a held call gets its grace to handle it."""
-        if call.held_since is not None:
-            call.release()
+        call.spare()
 
-    def shell_ended(self, call: Call) -> str:
+    def shell_ended(self, call: Call, status: int) -> str:
         """The shell is gone: deal with what it left, and say what happened. Returns the text for stderr."""
-        call.shell_ended = time.monotonic()
+        if call.driven():
+            return ""
+        call.status, call.shell_ended = status, time.monotonic()
         if call.slot.populated():
             self._orphans(call)
         outcome = self._judge(call)
@@ -277,7 +281,7 @@ class Governor:
     def shim_gone(self, call: Call) -> None:
         """The shim hung up: it is over when the cgroup is empty too."""
         if call.slot.populated():
-            if call.shell_ended is None:
+            if call.shell_ended is None and not call.driven():
                 call.shell_ended = time.monotonic()
                 self._orphans(call)
             return

@@ -68,4 +68,7 @@ def _adopt_driver(call: Call, peer: Peer) -> None:
         return
     if _below(parent.cgroup, call.container.proc_path) == "/agent" and call.container.policy.takes_exec(parent.comm):
         container, driver = call.container, parent
-        container.slowly(lambda: driver.lives() and call.cgroup.try_write("cgroup.procs", driver.pid), lambda _: None)
+        container.slowly(
+            lambda: driver.lives() and call.cgroup.try_write("cgroup.procs", driver.pid),
+            lambda moved: call.drive(driver, moved),
+        )

@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
 def would(outcome: Outcome, call: Call) -> tuple[str, ...]:
     """One phrase for each limit that the call passed."""
-    grant, found = call.grant, []
-    if outcome.peak_bytes is not None and outcome.peak_bytes > grant.memory:
-        found.append(f"memory: peak {format_bytes(outcome.peak_bytes)} is above the limit {format_bytes(grant.memory)}")
+    grant, policy, found = call.grant, call.container.policy.call, []
+    together, peak = call.container.limits.calls_max, outcome.peak_bytes or 0
+    if peak > grant.memory:
+        found.append(f"memory: peak {format_bytes(peak)} is above the limit {format_bytes(grant.memory)}")
+    if max(peak, call.most_together) > together:
+        most = format_bytes(max(peak, call.most_together))
+        found.append(f"container: {most} of all calls together are above the limit {format_bytes(together)}")
     if grant.time is not None and outcome.duration_s > grant.time:
         found.append(f"time: {format_seconds(outcome.duration_s)} is above the limit {format_seconds(grant.time)}")
     if outcome.pids_peak is not None and outcome.pids_peak > grant.pids:
         found.append(f"pids: peak {outcome.pids_peak} is above the limit {grant.pids}")
-    together = call.container.limits.calls_max
-    if outcome.peak_bytes is not None and outcome.peak_bytes > together:
-        found.append(
-            f"container: peak {format_bytes(outcome.peak_bytes)} is above {format_bytes(together)} for all calls"
-        )
+    if policy.fork_rate is not None and call.most_forks > policy.fork_rate:
+        found.append(f"fork storm: {call.most_forks:.0f} processes a second are above the limit {policy.fork_rate}")
+    if outcome.orphans and policy.orphans == "kill":
+        found.append(f"orphans: {outcome.orphans} would have been ended with the call")
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -49,13 +50,21 @@ def read_proc(pid: int, name: str) -> bytes:
         os.close(fd)
 
 
+def write_proc(pid: int, name: str, value: int) -> None:
+    """Write /proc/PID/NAME, if the process still is."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "w") as file:
+        file.write(str(value))
+
+
 def look(pid: int) -> Peer | None:
-    """What /proc says of `pid`; None when it is gone."""
+    """What /proc says of `pid`; None when it is gone, or has ended and waits for its parent."""
     stat = read_proc(pid, "stat").decode(errors="replace")
     head, paren, tail = stat.rpartition(")")
     if not paren:
         return None
     fields = tail.split()
+    if fields[0] in ("Z", "X"):
+        return None
     cgroup = unified(read_proc(pid, "cgroup").decode(errors="replace"))
     return Peer(pid, int(fields[1]), head.partition("(")[2], int(fields[19]), cgroup)
 

@@ -32,23 +32,23 @@ Writes = tuple[tuple[str, str], ...]
 class Slot:
     """The directory `calls/N` and open files on its event counters; they wake the loop when a counter changes."""
 
-    __slots__ = ("cgroup", "events_fd", "memory_fd", "number", "taken")
+    __slots__ = ("cgroup", "events_fd", "memory_fd", "number", "pids_fd", "taken")
 
     def __init__(self, number: int, group: Cgroup) -> None:
         self.number = number
         self.cgroup = group
         self.taken: float | None = None  # when its ticket was first seen to be gone from the FIFO
-        self.events_fd = os.open(f"{group.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
-        self.memory_fd = -1
+        self.events_fd = self.memory_fd = self.pids_fd = -1
         try:
-            self.memory_fd = os.open(f"{group.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # no memory controller (rootless)
-            pass
+            self.events_fd = os.open(f"{group.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+            self.memory_fd = _open_if_there(f"{group.path}/memory.events")
+            self.pids_fd = _open_if_there(f"{group.path}/pids.events")
         except OSError:
-            os.close(self.events_fd)
+            self.close()
             raise
         self.populated()  # a kernfs file must be read once before it can be polled (fs/kernfs/file.c)
         self.memory_events()
+        self.pids_events()
 
     def populated(self) -> bool:
         """Whether a process lives here; False when the directory is gone."""
@@ -58,16 +58,28 @@ class Slot:
         """memory.events, descendants included; empty when it is gone."""
         return _reread(self.memory_fd) if self.memory_fd >= 0 else {}
 
+    def pids_events(self) -> dict[str, int]:
+        """pids.events; empty when it is gone."""
+        return _reread(self.pids_fd) if self.pids_fd >= 0 else {}
+
     def used(self) -> bool:
         """Whether a process lives here or did."""
         return self.populated() or self.cgroup.keyed("cpu.stat").get("usage_usec", 0) > 0
 
     def close(self) -> None:
-        """Close the two files."""
-        for fd in (self.events_fd, self.memory_fd):
+        """Close the files."""
+        for fd in (self.events_fd, self.memory_fd, self.pids_fd):
             if fd >= 0:
                 os.close(fd)
-        self.events_fd = self.memory_fd = -1
+        self.events_fd = self.memory_fd = self.pids_fd = -1
+
+
+def _open_if_there(path: str) -> int:
+    """-1 without the controller (rootless)."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
 
 
 def _reread(fd: int) -> dict[str, int]:

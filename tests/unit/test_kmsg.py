@@ -13,6 +13,15 @@ HOST = (
 )
 
 
+GROUP = (
+    b"3,814,5;Memory cgroup out of memory: Killed process 4711 (my,odd task) total-vm:424080kB, anon-rss:261540kB\n",
+    b"6,815,5;Tasks in /m.slice/x.scope/container/agentcgroup/calls/3 are going to be killed due to memory.oom.group"
+    b" set\n",
+    b"3,816,5;Memory cgroup out of memory: Killed process 4711 (my,odd task) total-vm:424080kB, anon-rss:261540kB\n",
+    b"3,817,5;Memory cgroup out of memory: Killed process 4710 (bash) total-vm:4080kB, anon-rss:540kB, UID:0\n",
+)
+
+
 def log(*lines: bytes) -> OomLog:
     oom = OomLog()
     oom.fd = -1
@@ -26,6 +35,16 @@ def test_a_victim_is_found_by_its_cgroup_and_told_once() -> None:
     path = "/m.slice/x.scope/container/agentcgroup/calls/3"
     assert oom.take(path) == [Kill("my,odd task", 4711, path, path)]
     assert oom.take(path) == []
+
+
+def test_all_of_a_group_are_named_once() -> None:
+    path = "/m.slice/x.scope/container/agentcgroup/calls/3"
+    alone = b"3,820,5;Memory cgroup out of memory: Killed process 99 (other) total-vm:1kB\n"
+    oom = log(MEMCG, *GROUP, alone, HOST, alone)
+    assert [(kill.task, kill.pid, kill.at) for kill in oom.take(path)] == [
+        ("my,odd task", 4711, path), ("bash", 4710, path),
+    ]  # fmt: skip
+    assert [kill.task for kill in oom.take(path.replace("/3", "/4"))] == ["hog"]
 
 
 def test_a_host_wide_kill_has_no_cgroup_whose_limit_was_hit() -> None:

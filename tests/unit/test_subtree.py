@@ -8,7 +8,7 @@ import pytest
 from agentcgroup import admission, subtree
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.hint import Percent, parse
-from agentcgroup.policy.model import Call, CallMemory, Cpu, Memory, Policy, Size
+from agentcgroup.policy.model import Call, CallMemory, Cpu, Io, IoLimit, Memory, Policy, Size
 
 MIB = 1 << 20
 
@@ -74,11 +74,80 @@ def test_a_shell_and_a_helper_have_no_time_budget(base: Cgroup, tmp_path: Path) 
     assert admission.grant(policy(), limits, "helper", parse(""), "hint").time is None
 
 
-def test_observe_writes_nothing(base: Cgroup, tmp_path: Path) -> None:
-    observing = policy(mode="observe")
-    limits = subtree.compute(observing, base, tmp_path)
-    assert admission.directory_files(observing, limits) == ()
-    assert subtree.apply(observing, limits, base) == []
+def written(tree: Cgroup) -> dict[str, str]:
+    """The files below a directory that stands for our subtree."""
+    return {str(path.relative_to(tree.path)): path.read_text() for path in Path(tree.path).rglob("*") if path.is_file()}
+
+
+def empty(tree: Cgroup) -> Cgroup:
+    """The same with empty files: a write to cgroupfs replaces all, one to a file its beginning."""
+    for name in written(tree):
+        (Path(tree.path) / name).write_text("")
+    return tree
+
+
+@pytest.fixture
+def tree(base: Cgroup, tmp_path: Path) -> Cgroup:
+    """The subtree with the files that `apply` writes."""
+    tree = base.child("agentcgroup")
+    for path, name, _ in subtree._knobs(policy(), subtree.compute(policy(), base, tmp_path)):
+        (Path(tree.path) / path).mkdir(parents=True, exist_ok=True)
+        (Path(tree.path) / path / name).touch()
+    return tree
+
+
+def test_observe_sets_no_limit_and_takes_back_an_earlier_policys(base: Cgroup, tree: Cgroup, tmp_path: Path) -> None:
+    limits = subtree.compute(policy(), base, tmp_path)
+    subtree.apply(policy(), limits, tree)
+    assert written(tree)["calls/memory.max"] == "4294967296"
+    subtree.apply(policy(mode="observe"), limits, empty(tree))
+    assert {Path(name).name: value for name, value in written(tree).items()} == {
+        "memory.high": "max", "memory.max": "max", "memory.min": "0", "memory.swap.max": "max", "pids.max": "max",
+        "cpu.weight": "100", "cpu.max": "max 100000", "io.weight": "default 100", "cgroup.max.depth": "1",
+    }  # fmt: skip
+    files = dict(admission.directory_files(policy(mode="observe"), limits))
+    assert (files["memory.max"], files["memory.oom.group"], files["pids.max"]) == ("max", "0", "max")
+
+
+def test_what_a_changed_policy_leaves_out_is_unlimited_again(base: Cgroup, tree: Cgroup, tmp_path: Path) -> None:
+    narrow = policy(cpu=Cpu(weight=50, max=1.0), pids_max=64, memory=Memory(high=Size(512 * MIB), swap_max=Size(0)))
+    subtree.apply(narrow, subtree.compute(narrow, base, tmp_path), tree)
+    assert written(tree)["cpu.max"] == "100000 100000" and written(tree)["calls/memory.high"] == str(512 * MIB)
+    subtree.apply(policy(), subtree.compute(policy(), base, tmp_path), empty(tree))
+    now = written(tree)
+    assert (now["cpu.max"], now["cpu.weight"], now["pids.max"], now["memory.swap.max"], now["calls/memory.high"]) == (
+        "max 100000", "100", "max", "max", "max",
+    )  # fmt: skip
+
+
+def test_the_soft_limit_is_lifted_to_just_below_the_hard_one_and_put_back(
+    base: Cgroup, tree: Cgroup, tmp_path: Path
+) -> None:
+    soft = policy(memory=Memory(max=Size(512 * MIB), high=Size(256 * MIB), agent_min=Size(32 * MIB)))
+    limits = subtree.compute(soft, base, tmp_path)
+    for lift, high, calls in ((False, 256, 224), (True, 480, 450), (False, 256, 224)):
+        subtree.soften(soft, limits, empty(tree), lift)
+        assert [int(written(tree)[name]) >> 20 for name in ("memory.high", "calls/memory.high")] == [high, calls]
+
+
+def test_without_throttle_on_the_ladder_calls_have_no_soft_limit(base: Cgroup, tree: Cgroup, tmp_path: Path) -> None:
+    hard = policy(memory=Memory(high=Size(256 * MIB)), call=Call(on_pressure=("hold", "end")))
+    subtree.apply(hard, subtree.compute(hard, base, tmp_path), tree)
+    assert written(tree)["calls/memory.high"] == "max"
+
+
+def test_the_subtree_stays_below_the_containers_own_limit(base: Cgroup, tmp_path: Path) -> None:
+    """A container-level OOM with oom.group kills host, runtime and shell together (houston#1527)."""
+    (Path(base.path) / "memory.max").write_text(f"{512 * MIB}\n")
+    assert subtree.compute(policy(), base, tmp_path).memory_max == (512 - 4) * MIB
+
+
+def test_a_device_that_is_not_there_is_named_and_stops_nothing(base: Cgroup, tree: Cgroup, tmp_path: Path) -> None:
+    slow = policy(io=Io(max=(IoLimit("/dev/no-such-disk", {"rbps": 1000}), IoLimit("8:0", {"wiops": 5}))))
+    (Path(tree.path) / "io.max").write_text("8:16 rbps=max wbps=1 riops=max wiops=max\n")
+    missed = subtree.apply(slow, subtree.compute(slow, base, tmp_path), tree)
+    assert missed == ["io.max of /dev/no-such-disk: No such file or directory"]
+    assert written(tree)["io.max"].startswith("8:0 wiops=5 rbps=max wbps=max riops=max")
 
 
 def test_limits_that_cannot_be_written_are_named(base: Cgroup, tmp_path: Path) -> None:
