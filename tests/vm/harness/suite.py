@@ -41,20 +41,19 @@ class Run:
 
 @dataclass
 class Result:
-    """Counts of one or more runs; `broken` tells of a run that ended without counting."""
+    """Counts of one or more runs; a run that ended without a verdict counts as one failure."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
-    broken: bool = False
 
     @property
     def ok(self) -> bool:
-        return not self.failed and not self.broken
+        """Whether something ran and nothing failed."""
+        return bool(self.passed or self.skipped) and not self.failed
 
     def __add__(self, other: Result) -> Result:
-        return Result(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped,
-                      self.broken or other.broken)  # fmt: skip
+        return Result(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
@@ -98,12 +97,12 @@ def _run(image: Image, stage: Path, run: Run, deadline: float) -> Result:
             sync(machine, stage)
             with phase(f"pytest {run.name}", run.settings.kernel):
                 result = _pytest(machine, run, results, deadline)
-            if not result.ok:
+            if result.failed:
                 _collect(machine, results)
     except MachineError as error:
         say(str(error), run.settings.kernel)
-        return Result(broken=True)
-    say(f"{run.name}: {result}" + (f"; logs in {results.relative_to(CHECKOUT)}" if not result.ok else ""),
+        return Result(failed=1)
+    say(f"{run.name}: {result}" + (f"; logs in {results.relative_to(CHECKOUT)}" if result.failed else ""),
         run.settings.kernel)  # fmt: skip
     return result
 
@@ -121,9 +120,9 @@ def _pytest(machine: Machine, run: Run, results: Path, deadline: float) -> Resul
     if fetched.returncode:
         cause = machine.panic() or ("the VM ended" if not machine.alive() else f"pytest ended with {status}")
         say(f"{run.name} left no results: {cause}", run.settings.kernel)
-        return Result(broken=True)
+        return Result(failed=1)
     result = read_junit(xml)
-    return replace(result, broken=bool(status) and not result.failed)
+    return replace(result, failed=max(result.failed, int(status != 0)))
 
 
 def _stream(machine: Machine, remote: str, tag: str, deadline: float) -> int:
