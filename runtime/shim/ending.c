@@ -58,16 +58,23 @@ static void print(const char *text, size_t length)
             return; /* the reader has gone */
 }
 
+/* When something has happened its cause is worth waiting for, longer than a start is held up: a machine short of memory
+ * or CPU is slow just then. In ack times. */
+#define NEWS_PATIENCE 10
+
 void print_feedback(const struct call *call, int status, int was_long)
 {
-    if (call->sock < 0 || !(was_long || WIFSIGNALED(status) || has_news(call, status)))
+    if (call->sock < 0)
+        return;
+    int news = WIFSIGNALED(status) || has_news(call, status);
+    if (!news && !was_long)
         return;
     size_t at = put_text(message, 0, sizeof message, "AGC1") + 1;
     at = put_text(message, at, sizeof message, "e=");
     at = put_number(message, at, sizeof message, (uint32_t)status) + 1;
     if (tell(call->sock, at))
         return;
-    ssize_t n = hear(call->sock, message, sizeof message, (int)ack_ms());
+    ssize_t n = hear(call->sock, message, sizeof message, (int)ack_ms() * (news ? NEWS_PATIENCE : 1));
     if (n > 0 && !call->mute)
         print(message, (size_t)n);
 }

@@ -34,7 +34,7 @@ finish() {
 
 cat >"$work/agent.py" <<'AGENT'
 """An agent: it makes tool calls, reads what it is told, and follows the advice."""
-import re, subprocess, time
+import os, re, subprocess, time
 
 def call(command):
     print(f"agent> bash -c {command!r}", flush=True)
@@ -48,7 +48,8 @@ call("cat /proc/self/cgroup")
 hint = re.search(r"AGENT_RESOURCE_HINT=\S+", call(heavy))
 if hint:
     call(f"{hint[0]} {heavy}")
-call("echo the agent is alive: pid $PPID")
+call("echo one more light call")
+print(f"the agent is alive: pid {os.getpid()}", flush=True)
 time.sleep(3600)
 AGENT
 
