@@ -37,6 +37,13 @@ class Result:
     def feedback(self) -> list[str]:
         return [line for line in self.err.splitlines() if line.startswith("[agentcgroup]")]
 
+    @property
+    def number(self) -> int:
+        """The number of the call, as its feedback has it."""
+        found = re.search(r"^\[agentcgroup\] Call (\d+) ", self.err, re.MULTILINE)
+        assert found, self
+        return int(found[1])
+
 
 def run(*argv: str, check: bool = True, timeout: float = 120, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     """A command on the VM, its output as text; a failure shows both streams."""
@@ -88,6 +95,10 @@ class Container:
     def background(self, text: str, **request: Any) -> Background:
         """Like `call`, in a thread; `.result()` waits."""
         return Background(lambda: self.call(text, **request))
+
+    def background_spawn(self, argv: list[str], **request: Any) -> Background:
+        """Like `spawn`, in a thread."""
+        return Background(lambda: self.spawn(argv, **request))
 
     def hold(self, shell: str = "bash") -> Held:
         """A call that has begun and waits; it must have a cgroup of its own."""
@@ -143,6 +154,19 @@ class Container:
     def tree(self) -> Path:
         return Path(self.record["base"]) / "agentcgroup"
 
+    def group(self, number: int) -> Path:
+        """The cgroup of call `number`."""
+        return self.tree / "calls" / str(number)
+
+    def record_of(self, number: int) -> dict[str, Any]:
+        """The ledger's record of call `number`, once it is there."""
+
+        def found() -> list[dict[str, Any]]:
+            return [entry for entry in self.ledger() if entry["number"] == number]
+
+        wait_for(found, 10, f"the record of call {number}")
+        return found()[0]
+
     def ledger(self) -> list[dict[str, Any]]:
         """The records of this container's calls, oldest first."""
         path = Path("/var/log/agentcgroup/calls.jsonl")
@@ -188,6 +212,20 @@ def governed(container: Container, limit: int = 256 << 20, shell: str = "bash") 
     assert (result.rc, result.feedback) == (7, []), result.err
 
 
+POLICIES = Path("/etc/agentcgroup/policies.d")
+
+
+def set_policy(name: str, text: str) -> None:
+    """A policy of the tests, in force at once also for the containers that run under it."""
+    (POLICIES / f"{name}.yaml").write_text(text)
+    run("systemctl", "reload", "agentcgroupd")
+
+
+def fill(size: int, seconds: float = 0) -> str:
+    """The command text of a program that holds so many MiB for so long and then says so."""
+    return f'python3 -c "import time; b = bytearray({size} << 20); time.sleep({seconds}); print(len(b) >> 20)"'
+
+
 def nothing_left(container_id: str) -> None:
     """No cgroup, mount or file of a container that has ended stays."""
 
@@ -207,6 +245,9 @@ def wait_for(condition: Any, timeout: float, what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {timeout * SLOW:.0f} s for {what}"
         time.sleep(0.1)
+
+
+alive: set[str] = set()  # ids of containers that some engine will still remove
 
 
 class Engine:
@@ -242,6 +283,7 @@ class Engine:
 
     def adopt(self, container_id: str, shared: Path) -> Container:
         """A container that something else has started; it is removed like the others."""
+        alive.add(container_id)
         self._containers.append(Container(container_id, shared, self.command))
         return self._containers[-1]
 
@@ -260,6 +302,7 @@ class Engine:
         ids = [container.id for container in self._containers]
         if ids:
             self.podman("rm", "-f", "-t", "0", "--ignore", *ids, check=False)
+        alive.difference_update(ids)
         self._containers.clear()
         for directory in self._directories:
             shutil.rmtree(directory, ignore_errors=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from podman import CGROUPFS, Container, Engine, governed, nothing_left, run, wait_for
+from podman import AGENT, CGROUPFS, Container, Engine, governed, nothing_left, run, wait_for
 
 ENTRY = "cat /proc/self/cgroup >/agent/entry; exec python3 /agent/agent.py /agent/agent.sock"
 
@@ -21,6 +21,7 @@ metadata:
   name: modes-kube
   annotations: {{agentcgroup.io/policy: test}}
 spec:
+  terminationGracePeriodSeconds: 0
   containers:
   - name: agent
     image: localhost/debian
@@ -42,6 +43,7 @@ Network=none
 Annotation=agentcgroup.policy=test
 Volume={shared}:/agent
 Exec=python3 /agent/agent.py /agent/agent.sock
+PodmanArgs=--stop-timeout=0
 [Service]
 MemoryMax=512M
 """
@@ -127,27 +129,25 @@ def test_without_cgroups_the_callers_own_stays_untouched(file_engine: Engine, jo
     assert "agentcgroup" not in done.out
 
 
-def test_in_a_pod(file_engine: Engine) -> None:
-    container = file_engine.start("--pod=new:modes-pod")
-    try:
-        governed(container)
-        assert container.record["cooperative"] == []
-    finally:
-        file_engine.podman("pod", "rm", "-f", "-t", "0", "modes-pod")
-    nothing_left(container.id)
-
-
-def test_from_kube_yaml(file_engine: Engine, tmp_path: Path) -> None:
-    shared = file_engine.shared_directory()
+def test_in_a_pod_from_kube_yaml_and_joined_to_it(file_engine: Engine, tmp_path: Path) -> None:
+    shared, joining = file_engine.shared_directory(), file_engine.shared_directory()
     (tmp_path / "pod.yaml").write_text(KUBE.format(shared=shared))
     file_engine.podman("kube", "play", "--network=none", str(tmp_path / "pod.yaml"))
     try:
         container = named(file_engine, "modes-kube-agent", shared)
         governed(container)
         assert int((container.tree / "memory.max").read_text()) == 512 << 20
+        file_engine.podman(
+            "run", "-d", "--pod=modes-kube", "--name=modes-joined", "--annotation=agentcgroup.policy=test",
+            f"--volume={joining}:/agent", "localhost/debian", *AGENT,
+        )  # fmt: skip
+        joined = named(file_engine, "modes-joined", joining)
+        governed(joined)
+        assert joined.record["cooperative"] == container.record["cooperative"] == []
     finally:
         file_engine.podman("kube", "down", "--force", str(tmp_path / "pod.yaml"))
     nothing_left(container.id)
+    nothing_left(joined.id)
 
 
 def test_as_a_quadlet(file_engine: Engine) -> None:
@@ -166,7 +166,6 @@ def test_as_a_quadlet(file_engine: Engine) -> None:
     finally:
         run("systemctl", "stop", "modes-quadlet.service")
         quadlet.unlink()
-        run("systemctl", "daemon-reload")
     nothing_left(container.id)
     assert not list(CGROUPFS.rglob("modes-quadlet.service"))
 
