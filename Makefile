@@ -11,6 +11,8 @@ STATIC_CC ?= $(if $(shell command -v musl-gcc),musl-gcc,cc) -static
 CFLAGS    ?= -O2
 WARNINGS   = -Wall -Wextra -Werror -std=gnu11
 
+include runtime/shim/flags.mk
+
 LIBEXEC   = $(PREFIX)/libexec/agentcgroup
 SHARE     = $(PREFIX)/share/agentcgroup
 HOOKS_DIR = $(PREFIX)/share/containers/oci/hooks.d
@@ -39,13 +41,19 @@ setup: ## install what building and testing need, where it is missing
 
 build: $(PROGRAMS) ## compile the hook and the shim
 
-build/agentcgroup-hook: $(HOOK_SOURCES) $(C_HEADERS)
+# The hook knows where the shim is, so it is compiled again for another PREFIX.
+build/libexec: FORCE
 	@mkdir -p $(@D)
-	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -o $@ $(HOOK_SOURCES)
+	@echo '$(LIBEXEC)' | cmp -s - $@ || echo '$(LIBEXEC)' >$@
+
+FORCE:
+
+build/agentcgroup-hook: $(HOOK_SOURCES) $(C_HEADERS) build/libexec
+	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -DLIBEXECDIR='"$(LIBEXEC)"' -o $@ $(HOOK_SOURCES)
 
 build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 	@mkdir -p $(@D)
-	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -o $@ $(SHIM_SOURCES)
+	$(STATIC_CC) $(CFLAGS) $(WARNINGS) $(SHIM_FLAGS) -o $@ $(SHIM_SOURCES)
 
 # $(call install_files,MODE,FILES,FOLDER): nothing to do where there are no such files.
 install_files = $(if $(strip $(2)),install -p -D -m $(1) -t $(DESTDIR)$(3) $(2))
@@ -65,13 +73,14 @@ install: build ## install below DESTDIR and PREFIX
 	$(call install_files,644,$(wildcard oci-config/policies.d/*.yaml),$(SHARE)/policies.d)
 	$(call install_files,644,$(wildcard oci-config/schemas/*.json),$(SHARE)/schemas)
 	$(call install_files,644,$(wildcard oci-config/systemd/*),$(UNITS_DIR))
+	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service
 	test -e $(DESTDIR)$(SYSCONFDIR)/agentcgroup/agentcgroup.yaml \
 		|| { $(or $(call install_files,644,$(wildcard oci-config/agentcgroup.yaml),$(SYSCONFDIR)/agentcgroup),:); }
 # Last and by rename: engines read the folder at each container start, and a JSON that names a missing hook, or half a
 # JSON, stops containers from starting.
 	for json in $(wildcard oci-config/hooks.d/*.json); do \
 		new=$(DESTDIR)$(HOOKS_DIR)/$${json##*/}; \
-		install -p -m 644 $$json $$new.tmp && mv -f $$new.tmp $$new || exit 1; \
+		sed 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $$json >$$new.tmp && mv -f $$new.tmp $$new || exit 1; \
 	done
 
 # The JSON first: engines refuse to start containers while it names a hook that is gone.
