@@ -5,7 +5,9 @@ from pathlib import Path
 RUN_DIR = Path("/run/agentcgroup")
 LIB_DIR = Path("/var/lib/agentcgroup")
 LOG_DIR = Path("/var/log/agentcgroup")
-SHARE_DIR = Path("/usr/share/agentcgroup")
+# `make install PREFIX=/usr/local` is for hosts whose /usr is read-only.
+_LOCAL = Path("/usr/local/share/agentcgroup")
+SHARE_DIR = _LOCAL if _LOCAL.is_dir() else Path("/usr/share/agentcgroup")
 CONFIG_DIR = Path("/etc/agentcgroup")
 CONFIG_FILE = CONFIG_DIR / "agentcgroup.yaml"
 
@@ -14,6 +16,6 @@ POLICY_DIRS = (SHARE_DIR / "policies.d", CONFIG_DIR / "policies.d")
 
 
 def data_dir() -> Path:
-    """The directory that holds `schemas/`: /usr/share/agentcgroup, or oci-config/ when run from a checkout."""
+    """The directory that holds `schemas/`: where it was installed, or oci-config/ when run from a checkout."""
     checkout = Path(__file__).resolve().parents[2] / "oci-config"
     return checkout if (checkout / "schemas").is_dir() else SHARE_DIR
