@@ -79,11 +79,19 @@ void print_feedback(const struct call *call, int status, int was_long)
         print(message, (size_t)n);
 }
 
+/* Orphans of the call that have ended since: PID 1 may be an agent that waits for nobody, and zombies count in pids.max. */
+static void reap_orphans(void)
+{
+    while (waitpid(-1, NULL, WNOHANG) > 0)
+        ;
+}
+
 /* The same exit code or the same signal, but no second core dump: pipe handlers ignore RLIMIT_CORE (core(5)). */
 void end_like(int status)
 {
     static const struct rlimit none = {0, 0};
     static const struct sigaction standard = {.sa_handler = SIG_DFL};
+    reap_orphans();
     if (!WIFSIGNALED(status))
         _exit(WEXITSTATUS(status));
     int sig = WTERMSIG(status);
