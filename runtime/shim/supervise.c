@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "shim.h"
 
-#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define WITNESS_AFTER_MS 10 /* several times what `bash -c true` takes: short calls pay nothing */
+#define STOP_SETTLES_MS 2
 #define SIGNAL_BIT(sig) (1ULL << ((sig) - 1))
 
 static int64_t now_ms(void)
@@ -61,15 +62,25 @@ static int is_pending(int sig)
 }
 
 /*
- * Stops like the shell did, so that the caller's job control sees it. A stopped process cannot see its child die, so a
- * watch wakes us then. A SIGCONT that is already here answers this very stop: SIGCHLD, the lower number, came first.
+ * A SIGSTOP for the whole group stops us too, a moment after the shell: stopping once more after its SIGCONT would hang
+ * the call. So that moment passes first, and then whoever has continued us or the shell is obeyed.
  */
+static int is_still_stopped(pid_t shell)
+{
+    siginfo_t info = {0};
+    poll(NULL, 0, STOP_SETTLES_MS);
+    if (is_pending(SIGCONT))
+        return 0;
+    return waitid(P_PID, (id_t)shell, &info, WCONTINUED | WNOHANG) || !info.si_pid;
+}
+
+/* Stops like the shell did, so that the caller's job control sees it. Stopped, we cannot see it die: a watch wakes us. */
 static void stop_like(int sig, pid_t shell)
 {
     static const struct sigaction standard = {.sa_handler = SIG_DFL};
     struct sigaction saved;
     uint64_t one = SIGNAL_BIT(sig);
-    if (is_pending(SIGCONT))
+    if (!is_still_stopped(shell))
         return;
     hire_watch(shell);
     sigaction(sig, &standard, &saved);

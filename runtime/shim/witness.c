@@ -30,8 +30,9 @@
 
 #define FUTEX_WAIT_PRIVATE 128 /* futex(2): FUTEX_WAIT | FUTEX_PRIVATE_FLAG */
 #define FUTEX_WAKE_PRIVATE 129
-#define ANSWER_NS 100000000 /* a witness that is stopped or killed does not answer */
-#define SECOND_LOOK_MS 2
+#define ANSWER_MS 1000      /* far more than a busy machine keeps a witness from running */
+#define CONTINUED_MS 50     /* one that a stop of the group has stopped does not answer: this SIGCONT was ours alone */
+#define SECOND_LOOK_MS 5
 #define STACK_SIZE 4096
 
 enum helper { WITNESS, WATCH, HELPERS };
@@ -139,10 +140,11 @@ void dismiss_watch(void)
         close(watched);
 }
 
-/* 1 or 0, or -1 without a witness that answers. */
+/* 1 or 0, or -1 without a witness that answers; then another takes its place. */
 static int ask_witness(int sig)
 {
-    static const struct timespec limit = {.tv_nsec = ANSWER_NS};
+    int64_t ms = sig == SIGCONT ? CONTINUED_MS : ANSWER_MS;
+    struct timespec limit = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
     if (!helpers[WITNESS].pid)
         return -1;
     __atomic_store_n(&question, (uint32_t)sig, __ATOMIC_RELEASE);
@@ -152,6 +154,7 @@ static int ask_witness(int sig)
         return answer;
     dismiss(WITNESS);
     question = 0;
+    hire_witness();
     return -1;
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shim_harness import BASH, Box, Daemon, Result, run
+from shim_harness import BASH, Box, Daemon, Result, run, wait_until
 
 pytest_plugins = ["shim_fixtures"]
 
@@ -171,7 +171,7 @@ def test_the_shell_has_exactly_the_callers_descriptors(
         seen[name] = re.findall(r"\d+ -> \S+", out.read_text().replace(str(out), "OUT"))
     assert "7 -> /dev/zero" in seen["plain"]
     assert seen["shim"] == seen["plain"]
-    assert daemon.starts
+    wait_until(lambda: daemon.starts)
 
 
 def test_the_process_group_session_and_terminal_are_the_callers(both: Callable[..., tuple[Result, Result]]) -> None:

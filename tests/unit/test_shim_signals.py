@@ -17,11 +17,19 @@ from shim_harness import BASH, Box, Daemon, wait_until
 
 pytest_plugins = ["shim_fixtures"]
 
-# A shell with traps that never sits in a foreground child for long.
+# A shell with traps that waits without a child.
 TRAPS = 'for s in HUP INT TERM USR1 USR2 CONT WINCH; do trap "echo got $s" $s; done; echo ready; '
-LOOP = TRAPS + "n=0; while [ $n -lt 40 ]; do read -t 0.05 <> <(:); n=$((n+1)); done; echo end"
-# The witness is hired after 10 ms and is there at once; the loaded machine gets more.
-SETTLED = 0.15
+LOOP = TRAPS + "n=0; while [ $n -lt 40 ]; do read -t 0.05; n=$((n+1)); done; echo end"
+# Where the witness cannot be seen: it is hired after 10 ms, the loaded machine gets more.
+SETTLED = 0.3
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 class Shell:
@@ -29,7 +37,7 @@ class Shell:
 
     def __init__(self, program: Path | str, text: str, **options: object) -> None:
         self.process = subprocess.Popen(
-            ["bash", "-c", text], executable=str(program), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options
+            ["bash", "-c", text], executable=str(program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options
         )  # type: ignore[call-overload]
         self.out = b""
 
@@ -47,6 +55,10 @@ class Shell:
         ):
             self.out += data
 
+    def settle(self) -> None:
+        """Waits for the witness."""
+        wait_until(lambda: "agc-witness" in map(comm, children(self.process.pid)))
+
     def finish(self) -> int:
         self.out += self.process.stdout.read()
         return self.process.wait(10)
@@ -54,11 +66,7 @@ class Shell:
     @property
     def child(self) -> int:
         """The pid of the real shell behind the shim."""
-        pid = self.process.pid
-        for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if Path(f"/proc/{word}/comm").read_text().strip() == "bash":
-                return int(word)
-        raise AssertionError("no real shell")
+        return next(pid for pid in children(self.process.pid) if comm(pid) == "bash")
 
 
 @pytest.fixture
@@ -73,6 +81,7 @@ def shell(box: Box, daemon: Daemon) -> Iterator[Callable[..., Shell]]:
     for one in running:
         one.process.kill()
         one.process.wait()
+        one.process.stdin.close()
         one.process.stdout.close()
 
 
@@ -84,7 +93,7 @@ def test_a_trap_runs_once(shell: Callable[..., Shell], target: str, name: str, l
     keeper = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: os.setpgid(0, 0))
     call = shell(preexec_fn=os.setsid if leader else lambda: os.setpgid(0, keeper.pid))
     call.read_until(b"ready\n")
-    time.sleep(SETTLED)
+    call.settle()
     number = getattr(signal, f"SIG{name}")
     for _ in range(3):
         call.out = b""
@@ -104,7 +113,7 @@ def test_group_and_pid_signals_in_turn_are_each_delivered(shell: Callable[..., S
     """What the witness of one signal remembers must not swallow the next one."""
     call = shell(start_new_session=True)
     call.read_until(b"ready\n")
-    time.sleep(SETTLED)
+    call.settle()
     for i in range(10):
         send = os.killpg if i % 2 else os.kill
         call.out = b""
@@ -120,11 +129,10 @@ def test_pkill_like_signals_to_every_process_run_a_trap_once(shell: Callable[...
     """pkill -f and kill -1 signal the oldest first: shim, shell, then the witness."""
     call = shell(start_new_session=True)
     call.read_until(b"ready\n")
-    time.sleep(SETTLED)
-    children = Path(f"/proc/{call.process.pid}/task/{call.process.pid}/children").read_text().split()
+    call.settle()
     call.out = b""
-    for pid in [call.process.pid, *map(int, children)]:
-        os.kill(pid, signal.SIGTERM)
+    everyone = [str(pid) for pid in [call.process.pid, *children(call.process.pid)]]
+    subprocess.run([BASH, "-c", 'kill "$@"', "bash", *everyone], check=True)
     assert call.finish() == 0
     assert call.out.count(b"got TERM") == 1
 
@@ -177,7 +185,7 @@ def test_a_killed_shim_takes_its_shell_along(shell: Callable[..., Shell]) -> Non
 def test_a_stop_is_mirrored_and_a_continue_passed_on(shell: Callable[..., Shell]) -> None:
     call = shell(start_new_session=False)
     call.read_until(b"ready\n")
-    time.sleep(SETTLED)
+    call.settle()
     for send_stop, send_cont in ((call.child, call.process.pid), (call.process.pid, call.process.pid)):
         os.kill(send_stop, signal.SIGTSTP)
         _, status = os.waitpid(call.process.pid, os.WUNTRACED)
@@ -192,7 +200,7 @@ def test_a_stop_is_mirrored_and_a_continue_passed_on(shell: Callable[..., Shell]
 def test_a_stopped_group_continues_by_pid(shell: Callable[..., Shell]) -> None:
     call = shell(start_new_session=True)
     call.read_until(b"ready\n")
-    time.sleep(SETTLED)
+    call.settle()
     os.killpg(call.process.pid, signal.SIGSTOP)
     os.waitpid(call.process.pid, os.WUNTRACED)
     os.kill(call.process.pid, signal.SIGCONT)
@@ -213,8 +221,8 @@ def test_a_shell_that_is_killed_while_stopped_ends_the_call(shell: Callable[...,
 
 def test_no_helper_is_left_behind(shell: Callable[..., Shell]) -> None:
     call = shell("sleep 0.3", start_new_session=True)
-    wait_until(lambda: len(Path(f"/proc/{call.process.pid}/task/{call.process.pid}/children").read_text().split()) == 2)
-    helpers = Path(f"/proc/{call.process.pid}/task/{call.process.pid}/children").read_text().split()
+    call.settle()
+    helpers = children(call.process.pid)
     assert call.finish() == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in helpers)
 
@@ -224,11 +232,7 @@ def test_orphans_are_reaped_while_the_call_runs(shell: Callable[..., Shell]) -> 
     call = shell("(sleep 0.05 & exec true); (sleep 0.06 & exec true); echo ready; sleep 1; :")
     call.read_until(b"ready\n")
     time.sleep(0.5)
-    pid = call.process.pid
-    states = [
-        Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ]
+    states = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in children(call.process.pid)]
     assert "Z" not in states
     assert call.finish() == 0
 
@@ -280,9 +284,7 @@ def terminal(box: Box, daemon: Daemon) -> Iterator[Callable[..., Terminal]]:
 
 def test_an_interrupt_from_the_terminal_arrives_once(box: Box, terminal: Callable[..., Terminal]) -> None:
     outer = terminal(BASH)
-    outer.type(
-        f"{box.shim} -c '{TRAPS} n=0; while [ $n -lt 8 ]; do read -t 0.1 <> <(:); n=$((n+1)); done; echo over'\n"
-    )
+    outer.type(f"{box.shim} -c '{TRAPS} n=0; while [ $n -lt 8 ]; do read -t 0.1; n=$((n+1)); done; echo over'\n")
     outer.expect("ready\n")
     time.sleep(SETTLED)
     outer.type("\x03")
