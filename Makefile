@@ -30,7 +30,7 @@ KERNEL ?= all
 TEST   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall test lint unit vm vm-shell demo clean
+.PHONY: help setup build install uninstall test lint unit vm vm-shell demo bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -108,6 +108,12 @@ unit: $(VENV)/ready ## tests that need no VM
 
 vm: ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
 	$(VM) test --kernel $(KERNEL) $(TEST)
+
+bench: build ## by hand, on an idle machine as root: what a call, a container start and the daemon cost
+	$(PYTHON) bench/shim.py
+	$(PYTHON) bench/hook.py
+	$(PYTHON) bench/daemon.py
+	$(VM) exec -- python3 bench/podman.py
 
 vm-shell: ## a shell in a fresh VM with the product installed
 	$(VM) shell $(if $(filter-out all,$(KERNEL)),--kernel $(KERNEL))

@@ -27,9 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "runtime"))
 sys.path.insert(0, str(ROOT / "tests" / "unit"))
 
-from shim_harness import build_shim, patch  # noqa: E402
-
 from agentcgroup.cgroup import Cgroup, mount_point  # noqa: E402
+from shim_harness import build_shim, patch  # noqa: E402
 
 ID = "bench"
 TICKS = os.sysconf("SC_CLK_TCK")
