@@ -61,7 +61,7 @@ def default_grant(policy: Policy, limits: Limits) -> Grant:
     call = policy.call
     return Grant(
         kind="call",
-        memory=limits.call(call.memory.default),
+        memory=min(limits.call(call.memory.default), limits.call(call.memory.max)),
         source="default",
         pids=call.pids_max,
         priority=policy.priority,

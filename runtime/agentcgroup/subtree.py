@@ -116,7 +116,7 @@ def _knobs(policy: Policy, limits: Limits) -> list[tuple[str, str, str | int | N
         ("agent", "memory.min", limits.agent_min),
         ("agent", "memory.max", min(_of(memory.agent_max, limits.total, limits.memory_max), limits.memory_max)),
         ("agent", "cpu.max", leaf_cpu),
-        ("helpers", "memory.max", limits.call(policy.call.memory.high)),
+        ("helpers", "memory.max", min(limits.call(policy.call.memory.high), limits.call(policy.call.memory.max))),
         ("helpers", "cpu.max", leaf_cpu),
         ("calls", "memory.high", _calls_high(policy, limits)),
         ("calls", "memory.max", limits.calls_max),

@@ -51,6 +51,14 @@ def test_a_cpu_limit_is_the_lowest_of_policy_and_ancestors(base: Cgroup, tmp_pat
     assert subtree.compute(policy(cpu=Cpu(max=4.0)), base, tmp_path).cpu == 1.5
 
 
+def test_a_maximum_that_was_lowered_alone_cuts_the_default_and_the_helpers(base: Cgroup, tmp_path: Path) -> None:
+    """An annotation, or a policy that extends another, may say call.memory.max and nothing else."""
+    low = policy(call=Call(memory=CallMemory(default=Size(256 * MIB), high=Size(512 * MIB), max=Size(100 * MIB))))
+    limits = subtree.compute(low, base, tmp_path)
+    assert admission.default_grant(low, limits).memory == 100 * MIB
+    assert ("helpers", "memory.max", 100 * MIB) in subtree._leaf_knobs(low, limits)
+
+
 def test_a_hint_is_granted_up_to_the_policys_maximum_and_no_further(base: Cgroup, tmp_path: Path) -> None:
     limits = subtree.compute(policy(), base, tmp_path)
     granted = admission.grant(policy(), limits, "call", parse("memory:1g,pids:50,time:10s,cpu:2"), "hint")
