@@ -1,6 +1,7 @@
 """`agentcgroup unwrap`: take the shim off a container's shells, so that its package manager can replace them.
 
-A rename over a mounted file is EBUSY (rename(2)), so `apt upgrade` of bash fails while the shim is mounted there.
+While the shim is mounted over bash an upgrade of it fails: dpkg's backup link is EXDEV (link(2)), and a rename over a
+mounted file EBUSY (rename(2)).
 """
 
 from __future__ import annotations
