@@ -78,14 +78,14 @@ class Journal:
     """The journal since the test began."""
 
     def __init__(self) -> None:
-        self._since = time.time()
+        self._since = int(time.time())
 
     def text(self) -> str:
-        since = f"@{self._since:.0f}"
+        since = f"@{self._since}"
         return subprocess.run(["journalctl", "-o", "cat", f"--since={since}"], text=True, capture_output=True).stdout
 
     def kernel(self) -> str:
-        since = f"@{self._since:.0f}"
+        since = f"@{self._since}"
         return subprocess.run(
             ["journalctl", "-k", "-o", "cat", f"--since={since}"], text=True, capture_output=True
         ).stdout
