@@ -56,7 +56,7 @@ def test_a_maximum_that_was_lowered_alone_cuts_the_default_and_the_helpers(base:
     low = policy(call=Call(memory=CallMemory(default=Size(256 * MIB), high=Size(512 * MIB), max=Size(100 * MIB))))
     limits = subtree.compute(low, base, tmp_path)
     assert admission.default_grant(low, limits).memory == 100 * MIB
-    assert ("helpers", "memory.max", 100 * MIB) in subtree._leaf_knobs(low, limits)
+    assert ("helpers", "memory.max", 100 * MIB) in subtree._knobs(low, limits)
 
 
 def test_a_hint_is_granted_up_to_the_policys_maximum_and_no_further(base: Cgroup, tmp_path: Path) -> None:
