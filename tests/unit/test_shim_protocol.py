@@ -167,9 +167,15 @@ class TestPlace:
         assert done.out == f"AGENTCGROUP_CALL={box.folder}/feedback/1.json\n".encode()
 
     @pytest.mark.parametrize(("before", "after"), [(0, 500), (300, 800), (700, 1000), (1000, 1000)])
-    def test_the_oom_score_is_raised_by_500(self, box: Box, daemon: Daemon, before: int, after: int) -> None:
-        done = run(box.shim, "-c", WHERE, preexec_fn=lambda: Path("/proc/self/oom_score_adj").write_text(str(before)))
-        assert done.out == where(box, 1, oom=after)
+    def test_the_shells_oom_score_is_raised_by_500(self, box: Box, daemon: Daemon, before: int, after: int) -> None:
+        """And only the shell's: until exec it shares its memory with the shim."""
+        done = run(
+            box.shim,
+            "-c",
+            WHERE + "; cat /proc/$PPID/oom_score_adj",
+            preexec_fn=lambda: Path("/proc/self/oom_score_adj").write_text(str(before)),
+        )
+        assert done.out == where(box, 1, oom=after) + b"%d\n" % before
 
 
 @needs_cgroups
