@@ -109,6 +109,7 @@ class Daemon:
     ends: list[Message] = field(default_factory=list)
     moves: list[Message] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
     hangups: int = 0
     open_now: int = 0
 
@@ -171,6 +172,8 @@ class Daemon:
             text = self.feedback(message)
             if text is not None:
                 yield text
+        elif key == "s":
+            self.signals.append(int(message.get("s") or 0))
         else:
             self.hints.append(message.get("n") or "")
             yield "noted"

@@ -17,6 +17,7 @@ from shim_harness import Box, Daemon, needs_cgroups, patch, refuse, run, wait_un
 pytest_plugins = ["shim_fixtures"]
 
 CLONE3, CLOSE_RANGE = 435, 436  # on every architecture
+CLONE = 56 if os.uname().machine == "x86_64" else 220
 WHERE = "tail -1 /proc/self/cgroup; cat /proc/self/oom_score_adj; echo ${AGENTCGROUP_CALL-none}"
 
 
@@ -149,6 +150,11 @@ class TestPlace:
 
     def test_a_refused_clone3_without_a_daemon_runs_in_place(self, box: Box) -> None:
         assert run(box.shim, "-c", WHERE, preexec_fn=lambda: refuse(CLONE3)).out == outside()
+
+    def test_where_no_process_can_be_made_the_shell_takes_the_shims_place(self, box: Box, daemon: Daemon) -> None:
+        done = run(box.shim, "-c", "echo $PPID", preexec_fn=lambda: refuse(CLONE3, CLONE, error=errno.EAGAIN))
+        assert (done.status, done.out) == (0, f"{os.getpid()}\n".encode())
+        daemon.settle(1)
 
     def test_without_a_view_the_daemon_moves(self, box: Box, daemon: Daemon) -> None:
         (box.folder / "calls").unlink()

@@ -137,6 +137,17 @@ def test_pkill_like_signals_to_every_process_run_a_trap_once(shell: Callable[...
     assert call.out.count(b"got TERM") == 1
 
 
+def test_the_daemon_hears_of_each_signal(shell: Callable[..., Shell], daemon: Daemon) -> None:
+    """A held call is frozen and acts on nothing: the daemon releases it for its grace."""
+    call = shell(start_new_session=True)
+    call.read_until(b"ready\n")
+    call.settle()
+    os.killpg(call.process.pid, signal.SIGUSR1)
+    wait_until(lambda: daemon.signals == [signal.SIGUSR1])
+    os.kill(call.process.pid, signal.SIGTERM)
+    wait_until(lambda: daemon.signals == [signal.SIGUSR1, signal.SIGTERM])
+
+
 def test_a_term_ends_a_shell_without_traps(shell: Callable[..., Shell]) -> None:
     call = shell("echo ready; exec sleep 30")
     call.read_until(b"ready")
