@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def find_record(name: str) -> record.Record:
 def names() -> list[tuple[str, str]]:
     """Container ids and the names that podman has for them; empty where podman-py or podman's socket is missing."""
     socket_path = Path("/run/podman/podman.sock")
-    if not socket_path.exists():
+    if not os.access(socket_path, os.W_OK):
         return []
     try:
         from podman import PodmanClient  # type: ignore[import-not-found,import-untyped,unused-ignore]

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         if options.debug:
             raise
-        for line in str(error).splitlines():
+        for line in _in_words(error).splitlines():
             print(f"agentcgroup: {line}", file=sys.stderr)
         return 1
     except BrokenPipeError:
@@ -44,3 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _in_words(error: UserError | OSError) -> str:
+    """The error as a person reads it; a UserError is that already."""
+    if isinstance(error, UserError) or error.filename is None:
+        return str(error)
+    advice = ": run this as root" if isinstance(error, PermissionError) and os.geteuid() else ""
+    return f"{error.filename}: {error.strerror}{advice}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -149,7 +150,7 @@ class _Domain:
             number=1,
             policy=self.policy.name,
             mode=self.policy.mode,
-            command=commandline.analyse(["sh", "-c", " ".join(self.command)], False),
+            command=commandline.analyse(["sh", "-c", shlex.join(self.command)], False),
             started=self.started,
             duration_s=time.monotonic() - self.began,
             status=status,
