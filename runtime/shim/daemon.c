@@ -31,24 +31,12 @@ static int dial_patiently(int sock)
     return connect(sock, (const void *)&address, sizeof address);
 }
 
-/* If 0, 1 or 2 is closed, our descriptor takes its place: lift it, the caller's hole must stay one. */
-static int lift(int fd, int *mute)
-{
-    if (fd > 2)
-        return fd;
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    close(fd);
-    *mute = fcntl(2, F_GETFD) < 0;
-    return high;
-}
-
 /* A connection to the daemon, or -1. */
-int dial(int *mute)
+int dial(void)
 {
-    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int sock = lift(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (sock < 0)
         return -1;
-    sock = lift(sock, mute);
     if (!connect(sock, (const void *)&address, sizeof address))
         return sock;
     if (errno == EAGAIN && !dial_patiently(sock))
@@ -157,7 +145,8 @@ static int await_verdict(struct call *call)
     return obey(call, answer);
 }
 
-static void hang_up(struct call *call)
+/* The daemon takes back what it granted or may still grant. */
+void hang_up(struct call *call)
 {
     if (call->sock >= 0)
         close(call->sock);
@@ -168,7 +157,7 @@ static void hang_up(struct call *call)
 static int start(struct call *call)
 {
     call->announced = 1;
-    call->sock = dial(&call->mute);
+    call->sock = dial();
     if (call->sock >= 0 && !tell(call->sock, start_message(call->number, getenv(HINT), call->argv)))
         return 0;
     hang_up(call);
@@ -190,7 +179,7 @@ void decide(struct call *call)
     call->verdict = RUN_FALLBACK;
     if (start(call) || await_verdict(call))
         return;
-    hang_up(call); /* gives back what a late answer may still grant */
+    hang_up(call);
 }
 
 /* Tells the daemon which ticket was taken and for what; no answer. */
@@ -216,8 +205,7 @@ int ask_to_be_moved(uint32_t number)
 {
     char digits[12];
     char answer[32] = "";
-    int mute;
-    int sock = dial(&mute);
+    int sock = dial();
     if (sock < 0)
         return 1;
     put_number(digits, 0, sizeof digits, number);

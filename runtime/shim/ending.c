@@ -49,7 +49,10 @@ static int has_news(const struct call *call, int status)
     return counted(*populated);
 }
 
-/* At most PIPE_BUF bytes: then a pipe that polls writable takes all without blocking (pipe(7)). */
+/*
+ * At most PIPE_BUF bytes: then a pipe that polls writable takes all without blocking (pipe(7)). If fd 2 was closed it is
+ * still, or one of our counters, which nobody can write.
+ */
 static void print(const char *text, size_t length)
 {
     struct pollfd out = {.fd = 2, .events = POLLOUT};
@@ -75,7 +78,7 @@ void print_feedback(const struct call *call, int status, int was_long)
     if (tell(call->sock, at))
         return;
     ssize_t n = hear(call->sock, message, sizeof message, (int)ack_ms() * (news ? NEWS_PATIENCE : 1));
-    if (n > 0 && !call->mute)
+    if (n > 0)
         print(message, (size_t)n);
 }
 

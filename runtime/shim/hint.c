@@ -27,13 +27,12 @@ static size_t hint_message(char **words)
 
 int send_hint(char **words)
 {
-    int mute;
     if (!*words)
         return fail("usage: agentcgroup-hint KEY:VALUE ... (as in memory:2g time:90s)\n");
     size_t length = hint_message(words);
     if (!length)
         return fail("agentcgroup-hint: the hint is longer than 16 KiB\n");
-    int sock = dial(&mute);
+    int sock = dial();
     if (sock < 0)
         return fail("agentcgroup-hint: no daemon at " AGC_DIR "/sock; nothing was noted\n");
     ssize_t n = tell(sock, length) ? -1 : hear(sock, message, sizeof message, (int)ack_ms());

@@ -53,19 +53,14 @@ static int open_call(uint32_t number)
         put_number(path, at, sizeof path, number);
     else
         put_text(path, at, sizeof path, "fallback");
-    int fd = openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || fd > 2)
-        return fd;
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    close(fd);
-    return high;
+    return lift(openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
 /* A number without a directory is void where the view exists; without a view (cooperative container) the daemon moves. */
 static void find_directory(struct call *call)
 {
     call->dir = open_call(call->number);
-    if (call->dir >= 0 || !call->number)
+    if (call->dir >= 0 || !call->number || call->verdict == RUN_MOVED)
         return;
     call->dir = open_call(0);
     if (call->dir < 0) {
@@ -74,9 +69,7 @@ static void find_directory(struct call *call)
     }
     call->verdict = RUN_FALLBACK;
     call->number = 0;
-    if (call->sock >= 0)
-        close(call->sock);
-    call->sock = -1;
+    hang_up(call);
 }
 
 /* An OOM above our subtree must take the call before the agent. Raising needs no privilege: proc(5). */
@@ -183,8 +176,7 @@ pid_t launch(struct call *call)
     struct clone_request request = {.flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD};
     struct signals saved;
     pid_t child = -1;
-    if (call->verdict != RUN_MOVED)
-        find_directory(call);
+    find_directory(call);
     if (call->verdict == RUN_FALLBACK && call->dir < 0)
         return 0;
     block_signals(&saved); /* nothing may be lost between clone and the first wait */

@@ -31,7 +31,6 @@ struct call {
     int announced;   /* the daemon has been told, or has been given up */
     int sock;        /* the start connection, or -1; its hang-up ends the call for the daemon */
     int dir;         /* O_PATH of calls/N, or -1 */
-    int mute;        /* fd 2 was closed at the start: nothing may be printed */
     pid_t self;
     int counters[AGC_COUNTERS];
 };
@@ -47,6 +46,7 @@ size_t put_text(char *out, size_t at, size_t size, const char *text);
 size_t put_number(char *out, size_t at, size_t size, uint32_t number);
 uint32_t read_number(const char *text);
 ssize_t read_whole(int at, const char *path, char *buf, size_t size);
+int lift(int fd);
 void say(const char *text);
 
 /* place.c */
@@ -55,11 +55,12 @@ int inside_a_call(void);
 
 /* daemon.c */
 extern char message[AGC_MESSAGE_MAX];
-int dial(int *mute);
+int dial(void);
 int tell(int sock, size_t length);
 ssize_t hear(int sock, char *buf, size_t size, int ms);
 void decide(struct call *call);
 void announce(struct call *call);
+void hang_up(struct call *call);
 void tell_signal(const struct call *call, int sig);
 int ask_to_be_moved(uint32_t number);
 

@@ -48,6 +48,16 @@ ssize_t read_whole(int at, const char *path, char *buf, size_t size)
     return n;
 }
 
+/* Where 0, 1 or 2 is closed our descriptor takes its place: the caller's hole must stay one. */
+int lift(int fd)
+{
+    if (fd < 0 || fd > 2)
+        return fd;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    close(fd);
+    return high;
+}
+
 void say(const char *text)
 {
     if (write(2, text, strlen(text)) < 0)
