@@ -19,6 +19,7 @@ from .machine import Machine, MachineError
 from .product import CHECKOUT, GUEST_CHECKOUT, sync
 from .progress import phase, say
 from .qemu import Settings
+from .spec import ONE_KERNEL
 
 RESULTS = CHECKOUT / "build" / "vm"
 TESTS = Path("tests/vm")
@@ -71,10 +72,16 @@ def plan(settings: Settings, kernels: Sequence[str], arguments: Sequence[str]) -
     runs = []
     for kernel in kernels:
         boot = replace(settings, kernel=kernel)
+        left_out = _elsewhere(kernel) if len(kernels) > 1 and not chosen else ()
         if ordinary:
-            runs.append(Run(boot, "main", ordinary, (f"--ignore-glob=*/{_DESTRUCTIVE}", *options)))
+            runs.append(Run(boot, "main", ordinary, (f"--ignore-glob=*/{_DESTRUCTIVE}", *left_out, *options)))
         runs += [Run(boot, Path(p.split("::")[0]).stem, (p,), options) for p in destructive]
     return runs
+
+
+def _elsewhere(kernel: str) -> tuple[str, ...]:
+    """Options that leave out the files that another kernel runs, when all kernels run everything between them."""
+    return tuple(f"--ignore={TESTS / file}" for file, home in ONE_KERNEL.items() if home != kernel)
 
 
 def run_all(image: Image, stage: Path, runs: Sequence[Run], jobs: int, deadline: float) -> Result:
@@ -108,8 +115,8 @@ def _run(image: Image, stage: Path, run: Run, deadline: float) -> Result:
 
 
 def _pytest(machine: Machine, run: Run, results: Path, deadline: float) -> Result:
-    pytest = ["python3", "-m", "pytest", "-v", "--timeout=300", "-p", "no:cacheprovider", f"--junitxml={_GUEST_XML}",
-              *run.arguments, *run.paths]  # fmt: skip
+    pytest = ["python3", "-m", "pytest", "-v", "--timeout=300", "--durations=25", "-p", "no:cacheprovider",
+              f"--junitxml={_GUEST_XML}", *run.arguments, *run.paths]  # fmt: skip
     remote = f"cd {GUEST_CHECKOUT} && PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 exec {shlex.join(pytest)} 2>&1"
     status = _stream(machine, remote, run.settings.kernel, deadline)
     if status == _NO_TESTS:
