@@ -18,7 +18,7 @@
 #define HINT_ARGUMENTS 8   /* arguments that may be the command text */
 #define FOREVER (-1)
 
-char message[AGC_MESSAGE_MAX];
+AGC_LAST char message[AGC_MESSAGE_MAX];
 
 static const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = AGC_DIR "/sock"};
 

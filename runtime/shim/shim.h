@@ -14,6 +14,8 @@
 /* Everywhere openat(2): musl's open() follows each O_CLOEXEC with an fcntl for kernels before 2.6.23. */
 #define AGC_MESSAGE_MAX 16384 /* bytes of a message, either way */
 #define AGC_LONG_CALL_MS 200  /* past this a call has a story to tell */
+/* Linkers put common symbols last: large buffers must not part the few variables that every call touches, one page. */
+#define AGC_LAST __attribute__((common))
 #define AGC_COUNTERS 3        /* files that say what happened in a cgroup */
 
 /* How a call runs, as the daemon or its absence decides. */

@@ -37,10 +37,8 @@
 
 enum helper { WITNESS, WATCH, HELPERS };
 
-static struct {
-    pid_t pid; /* 0: none */
-    _Alignas(16) char stack[STACK_SIZE];
-} helpers[HELPERS];
+static pid_t helpers[HELPERS]; /* 0: none */
+AGC_LAST _Alignas(16) char helper_stacks[HELPERS][STACK_SIZE];
 
 static pid_t self;
 static int watched; /* pidfd of the shell */
@@ -94,25 +92,25 @@ static int wake_at_death(void *unused)
 static void hire(enum helper who, int (*work)(void *))
 {
     self = getpid();
-    pid_t pid = clone(work, helpers[who].stack + STACK_SIZE, CLONE_VM | CLONE_FS | CLONE_FILES | SIGCHLD, NULL);
-    helpers[who].pid = pid > 0 ? pid : 0;
+    pid_t pid = clone(work, helper_stacks[who] + STACK_SIZE, CLONE_VM | CLONE_FS | CLONE_FILES | SIGCHLD, NULL);
+    helpers[who] = pid > 0 ? pid : 0;
 }
 
 static void dismiss(enum helper who)
 {
-    pid_t pid = helpers[who].pid;
+    pid_t pid = helpers[who];
     if (!pid)
         return;
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
-    helpers[who].pid = 0;
+    helpers[who] = 0;
 }
 
 void helper_ended(pid_t pid)
 {
     for (int i = 0; i < HELPERS; i++)
-        if (helpers[i].pid == pid)
-            helpers[i].pid = 0;
+        if (helpers[i] == pid)
+            helpers[i] = 0;
 }
 
 void hire_witness(void)
@@ -145,7 +143,7 @@ static int ask_witness(int sig)
 {
     int64_t ms = sig == SIGCONT ? CONTINUED_MS : ANSWER_MS;
     struct timespec limit = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    if (!helpers[WITNESS].pid)
+    if (!helpers[WITNESS])
         return -1;
     __atomic_store_n(&question, (uint32_t)sig, __ATOMIC_RELEASE);
     futex(FUTEX_WAKE_PRIVATE, 1, NULL);
