@@ -51,7 +51,7 @@ def records() -> list[record.Record]:
 def find_record(name: str) -> record.Record:
     """The record of a container by id, unique beginning of the id, or name. Raises UserError."""
     named = dict(names())
-    matches = [r for r in records() if r.id.startswith(name) or name in (r.name, named.get(r.id))]
+    matches = [r for r in records() if r.answers_to(name) or (name and name == named.get(r.id))]
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -36,7 +36,7 @@ class Control:
         containers = self._daemon.governor.containers
         if name in containers:
             return containers[name]
-        found = [c for c in containers.values() if name and (c.record.id.startswith(name) or c.record.name == name)]
+        found = [c for c in containers.values() if c.record.answers_to(name)]
         if len(found) == 1:
             return found[0]
         known = ", ".join(sorted(c.record.name for c in containers.values())[:8]) or "none"

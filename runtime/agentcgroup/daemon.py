@@ -156,10 +156,8 @@ class Daemon:
         cooperative = _texts(request, "cooperative")
         if required and cooperative:
             why = ", ".join(cooperative)
-            return {
-                "refuse": f'policy "{policy.name}" is required, but limits would be cooperative: {why}',
-                "required": True,
-            }
+            text = f'policy "{policy.name}": limits would be cooperative, the container could undo them: {why}'
+            return {"refuse": text, "required": True}
         return {
             "policy": policy.name,
             "required": required,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentcgroup import feedback, journal, observe, subtree
+from agentcgroup import conmon, feedback, journal, observe, subtree
 from agentcgroup import record as records
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
@@ -76,7 +76,7 @@ class Governor:
             )
         if not Cgroup(record.tree).exists():
             raise UserError(f"{record.tree} does not exist: the hook has not made the subtree")
-        record.policy, record.registered = policy.name, True
+        record.policy, record.registered, record.called = policy.name, True, conmon.container_name(record.pid)
         container = self.containers[container_id] = Container(self, record, policy, self.top)
         try:
             return self._govern(container)

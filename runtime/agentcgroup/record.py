@@ -21,7 +21,9 @@ _MAX_BYTES = 1 << 20
 
 @dataclass
 class Record:
-    """What must survive the daemon. `base` is the engine's cgroup, `start_time` field 22 of init's /proc/PID/stat."""
+    """What must survive the daemon. `base` is the engine's cgroup, `start_time` field 22 of init's /proc/PID/stat,
+    `called` the name that the engine's users know.
+    """
 
     id: str
     pid: int
@@ -34,6 +36,7 @@ class Record:
     uid: int = 0
     gid: int = 0
     engine: str = "other"
+    called: str = ""
     registered: bool = False
     injected: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -54,7 +57,11 @@ class Record:
         for key in ("io.kubernetes.container.name", "io.podman.annotations.name", "agentcgroup.name"):
             if self.annotations.get(key):
                 return self.annotations[key]
-        return self.id[:12]
+        return self.called or self.id[:12]
+
+    def answers_to(self, name: str) -> bool:
+        """Whether a person may mean this container: by the beginning of its id or one of its names."""
+        return bool(name) and (self.id.startswith(name) or name in (self.name, self.called))
 
 
 def parse(text: str | bytes, origin: str) -> Record:
@@ -72,8 +79,8 @@ def parse(text: str | bytes, origin: str) -> Record:
 _FIELDS: dict[str, tuple[type, bool]] = {  # field: type, is it needed
     "id": (str, True), "pid": (int, True), "base": (str, True), "start_time": (int, False), "bundle": (str, False),
     "annotations": (dict, False), "cooperative": (list, False), "policy": (str, False), "uid": (int, False),
-    "gid": (int, False), "engine": (str, False), "registered": (bool, False), "injected": (list, False),
-    "notes": (list, False), "next_call": (int, False),
+    "gid": (int, False), "engine": (str, False), "called": (str, False), "registered": (bool, False),
+    "injected": (list, False), "notes": (list, False), "next_call": (int, False),
 }  # fmt: skip
 
 

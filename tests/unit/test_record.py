@@ -22,7 +22,15 @@ def test_a_record_is_stored_and_loaded(tmp_path: Path) -> None:
 def test_the_name_is_the_engines_or_the_short_id() -> None:
     named = record.parse(json.dumps({**GOOD, "annotations": {"io.kubernetes.container.name": "web"}}), "x")
     assert named.name == "web"
+    assert record.parse(json.dumps({**GOOD, "called": "vigorous_curie"}), "x").name == "vigorous_curie"
     assert record.parse(json.dumps({**GOOD, "id": "f" * 64}), "x").name == "f" * 12
+
+
+def test_a_person_may_name_a_container_by_its_id_or_its_names() -> None:
+    both = record.parse(json.dumps({**GOOD, "called": "box", "annotations": {"agentcgroup.name": "mine"}}), "x")
+    assert [name for name in ("abc", "abc123", "box", "mine", "", "bo", "c123") if both.answers_to(name)] == [
+        "abc", "abc123", "box", "mine",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

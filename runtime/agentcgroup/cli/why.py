@@ -33,18 +33,16 @@ def run(options: argparse.Namespace) -> int:
     call = int(number) if number else None
     named = {name_: id_ for id_, name_ in client.names()}
     directory = config.load().records.dir
-    found = 0
+    found = met = 0
     for entry in records.read(directory, container=named.get(name, name), call=call):
+        met += 1
         if not (options.all or options.json or call is not None or records.notable(entry)):
             continue
         print(json.dumps(entry) if options.json else records.why(entry))
         found += 1
         if found >= options.limit:
             break
-    if not found and not options.json:
-        which = "record" if call is not None or options.all else "call that something happened to"
-        print(
-            f'no {which} of "{options.what}" in {directory}'
-            + ("" if options.all or call else " (--all lists every call)")
-        )
+    if not options.json and not found:
+        nothing = f'nothing happened to the {met} calls of "{name}" (--all lists them)'
+        print(nothing if met else f'no record of "{options.what}" in {directory}')
     return 0
