@@ -179,6 +179,9 @@ class Watch:
             sharing = [call for call in self._peers(level) if call.container.policy.mode == "enforce"]
             for index, step in ladder.decide([call.strain.standing(call, now) for call in sharing]):
                 _carry_out(sharing[index], step, level)
+                if step == "end":  # a throttled task may sleep on for 2 s: the others' time begins anew
+                    for call in sharing:
+                        call.strain.waited = 0.0
 
     def _peers(self, level: str) -> list[Call]:
         """The calls at and below a cgroup."""

@@ -107,8 +107,10 @@ def _memory(outcome: Outcome, max_hint: int) -> _Message:
 def _memory_cause(outcome: Outcome) -> str:
     if outcome.ended == "stall":
         deadline = format_seconds(outcome.stall_deadline_s or 0)
-        waited = format_seconds(outcome.throttled_s + outcome.held_s)
-        return f"was ended at the stall deadline of {deadline}: it waited for memory for {waited}"
+        waited = outcome.throttled_s + outcome.held_s
+        if waited < (outcome.stall_deadline_s or 0):
+            return f"was ended, the largest of the calls that waited for memory until the stall deadline of {deadline}"
+        return f"was ended at the stall deadline of {deadline}: it waited for memory for {format_seconds(waited)}"
     code = exit_code(outcome)
     went_on = outcome.ended is None and code is not None and code not in _SIGKILL
     return "went on after an out-of-memory kill, its result is not whole" if went_on else "was ended: out of memory"

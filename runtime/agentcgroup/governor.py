@@ -271,6 +271,9 @@ class Governor:
 
     def _orphans(self, call: Call) -> None:
         """The policy for processes that outlive their shell (claude-code#82433, #84647)."""
+        call.sample()
+        if call.ended is not None or call.last_events.get("oom_group_kill"):
+            return  # all of it is being ended
         call.orphans = call.names()
         call.orphan_action = call.container.policy.call.orphans
         if call.container.policy.mode == "observe":

@@ -146,6 +146,23 @@ TABLE = [
         ),
     ),
     (
+        "the stall deadline of others",
+        outcome(
+            ended="stall",
+            status=15,
+            stall_deadline_s=30.0,
+            held_s=4.0,
+            peak_bytes=300 * MIB,
+            container_limit_bytes=600 * MIB,
+            others=(Neighbour(5, "npm", GIB),),
+        ),
+        (
+            "Call 7 was ended, the largest of the calls that waited for memory until the stall deadline of 30 s."
+            " Peak 300 MiB, limit 512 MiB (default). All calls together may have 600 MiB.",
+            "At the same time: call 5 npm 1 GiB. Next: run it again when call 5 has ended.",
+        ),
+    ),
+    (
         "claude-code#84647: the time limit",
         outcome("grep -r x /", ended="time", status=15, time_limit_s=120.0),
         ("Call 7 was ended at its time limit of 2 min. Next: run it on a narrower path.",),
