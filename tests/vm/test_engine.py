@@ -23,7 +23,11 @@ def box(both_ends: Engine) -> Container:
     """A governed container that the tests of this file share, in their order."""
     restart = "on-failure" if "--runtime=crun" in both_ends.command else "always"
     return both_ends.start(
-        f"--restart={restart}", "--memory=2g", "--health-cmd=head /proc/self/cgroup", "--health-interval=1h"
+        "--name=engine-box",
+        f"--restart={restart}",
+        "--memory=2g",
+        "--health-cmd=head /proc/self/cgroup",
+        "--health-interval=1h",
     )
 
 
@@ -37,7 +41,13 @@ def test_a_shell_healthcheck_is_no_call(box: Container) -> None:
     box.podman("update", "--no-healthcheck", box.id)  # each start would run one
 
 
+def test_people_may_use_podmans_name(box: Container) -> None:
+    assert run("agentcgroup", "calls", "engine-box").stdout.startswith("CALL  KIND  COMMAND")
+    assert json.loads(run("agentcgroup", "ps", "--json").stdout)[-1]["name"] == "engine-box"
+
+
 def test_exec_of_a_shell_is_a_call_and_of_another_program_is_not(box: Container) -> None:
+    """runc#2416: exec was EBUSY once there were cgroups below the container's."""
     assert box.exec("cat", "/proc/self/cgroup").stdout == "0::/agentcgroup/agent\n"
     calls = len(box.ledger())
     done = box.exec("bash", "-c", "cat /proc/self/cgroup; exit 5")

@@ -171,6 +171,7 @@ def test_as_a_quadlet(file_engine: Engine) -> None:
 
 
 def test_under_systemd_a_unit_is_the_agent_and_its_shells_are_calls(file_engine: Engine) -> None:
+    """podman#8401: exec into a container with systemd in it was EBUSY."""
     shared = file_engine.shared_directory()
     (shared / "agent.service").write_text(UNIT)
     container = file_engine.run(
@@ -182,6 +183,9 @@ def test_under_systemd_a_unit_is_the_agent_and_its_shells_are_calls(file_engine:
     container.agent = shared
     wait_for(container.answers, 30, "the agent")
     assert re.fullmatch(r"0::/agentcgroup/agent/.*agent\.service\n", (shared / "entry").read_text())
+    done = container.exec("cat", "/proc/self/cgroup")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("0::/agentcgroup/agent/")
     governed(container)
     governed(container, shell="sh")
 

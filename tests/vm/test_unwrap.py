@@ -26,7 +26,7 @@ VERSION = "dpkg-query --show --showformat='${Version}' bash"
 
 
 def test_bash_is_upgraded_after_unwrap_and_wrapped_again_at_the_next_start(engine: Engine) -> None:
-    container = engine.start()
+    container = engine.start("--name=unwrap-box")
     built = container.call(BUILD)
     assert built.rc == 0, built.err
     refused = container.call(INSTALL)
@@ -35,17 +35,17 @@ def test_bash_is_upgraded_after_unwrap_and_wrapped_again_at_the_next_start(engin
     assert not container.call(VERSION).out.startswith("99:")
 
     running = container.hold()
-    unwrapped = run("agentcgroup", "unwrap", container.id[:12]).stdout
+    unwrapped = run("agentcgroup", "unwrap", "unwrap-box").stdout
     assert "/usr/bin/bash: unwrapped until the next start" in unwrapped
     assert "/usr/bin/bash" not in container.wrapped()
-    [row] = [line for line in run("agentcgroup", "ps").stdout.splitlines() if line.startswith(container.id[:12])]
+    [row] = [line for line in run("agentcgroup", "ps").stdout.splitlines() if line.split()[1] == "unwrap-box"]
     assert row.endswith("shells unwrapped")
     installed = container.call(INSTALL)
     assert installed.rc == 0, installed.err
     assert container.call("cat /proc/self/cgroup; " + VERSION).out == "0::/agentcgroup/agent\n99:1"
     assert running.limit() == 256 << 20
     assert running.finish().rc == 7
-    assert run("agentcgroup", "unwrap", container.id[:12]).stdout.startswith("no shell of")
+    assert run("agentcgroup", "unwrap", "unwrap-box").stdout == "no shell of unwrap-box is wrapped\n"
 
     container.podman("restart", "-t", "0", container.id)
     wait_for(container.answers, 10, "the agent")
