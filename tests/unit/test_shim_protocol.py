@@ -169,7 +169,12 @@ class TestPlace:
         assert len(daemon.starts) == 1
 
     def test_the_daemons_variable_replaces_an_older_one(self, box: Box, daemon: Daemon) -> None:
-        done = run(box.shim, "-c", "env | grep AGENTCGROUP_CALL", env={**os.environ, "AGENTCGROUP_CALL": "old"})
+        done = run(
+            box.shim,
+            "-c",
+            r"tr '\0' '\n' < /proc/$$/environ | grep AGENTCGROUP_CALL",
+            env={**os.environ, "AGENTCGROUP_CALL": "old"},
+        )
         assert done.out == f"AGENTCGROUP_CALL={box.folder}/feedback/1.json\n".encode()
 
     @pytest.mark.parametrize(("before", "after"), [(0, 500), (300, 800), (700, 1000), (1000, 1000)])

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,10 +194,12 @@ def test_pipes_end_when_the_shell_closes_them(box: Box, daemon: Daemon) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+    began = time.monotonic()
     assert call.stdout and call.stdin
     assert call.stdout.read() == b""
     with pytest.raises(BrokenPipeError):
         for _ in range(200):
             call.stdin.write(b"x" * 4096)
+    assert time.monotonic() - began < 20, "the pipes ended with the call"
     call.kill()
     call.wait()
