@@ -10,7 +10,7 @@ from podman import Container, Engine, set_policy, wait_for
 WHERE = "cut -d: -f3 /proc/self/cgroup"
 POLICY = """
 extends: test
-call: {time_max: 3s, grace: 1s, orphans: kill}
+call: {time_max: 8s, grace: 1s, orphans: kill}
 exec_match: ['make']
 rules:
   - {match: 'mcp-server', as: helper}
@@ -33,7 +33,7 @@ def started(engine: Engine, *command: str, options: tuple[str, ...] = ()) -> str
 def test_an_agent_that_is_started_by_a_shell_is_no_call_and_outlives_the_time_limit(
     container: Container, file_engine: Engine, init: tuple[str, ...]
 ) -> None:
-    out = started(file_engine, "bash", "-c", f"sleep 6; {WHERE}; python3 -c 'print(1)'", options=init)
+    out = started(file_engine, "bash", "-c", f"sleep 10; {WHERE}; python3 -c 'print(1)'", options=init)
     assert out.splitlines() == ["/agentcgroup/agent", "1"]
 
 
@@ -63,7 +63,7 @@ def test_nested_shells_stay_in_the_call_of_the_first(container: Container) -> No
 
 
 def test_a_helper_server_is_capped_and_never_ended_for_time(container: Container) -> None:
-    server = container.background(f"exec -a mcp-server sleep 8; {WHERE}")
+    server = container.background(f"exec -a mcp-server sleep 11; {WHERE}")
     wait_for(lambda: (container.tree / "helpers" / "cgroup.procs").read_text().split(), 10, "the helper")
     assert (container.tree / "helpers" / "memory.max").read_text().strip() == str(512 << 20)
     assert server.result().rc == 0
@@ -85,7 +85,7 @@ def test_an_interactive_shell_is_kept_past_the_time_limit_of_calls(container: Co
         "import os, pty, time\n"
         "pid, fd = pty.fork()\n"
         "if pid == 0: os.execvp('bash', ['bash', '--norc', '-i'])\n"
-        "time.sleep(6)\n"
+        "time.sleep(10)\n"
         f"os.write(fd, b'echo at $({WHERE})\\nexit\\n')\n"
         "out = b''\n"
         "try:\n"
