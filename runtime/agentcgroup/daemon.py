@@ -246,6 +246,8 @@ def protect() -> None:
         Path("/proc/self/oom_score_adj").write_text("-900")
     except OSError:
         journal.send("oom_score_adj could not be lowered", 5)
+    # A call does not wait for us, so its shell shall not be preempted when it wakes us (docs/performance.md).
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
