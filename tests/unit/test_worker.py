@@ -17,8 +17,9 @@ def test_results_come_back_on_the_loops_thread() -> None:
 
 def test_an_owner_with_much_to_do_does_not_keep_others_waiting() -> None:
     loop, order = Loop(lambda e: None), []
-    worker, gate = Worker(loop), threading.Event()
-    worker.submit("hog", gate.wait, order.append)
+    worker, started, gate = Worker(loop), threading.Event(), threading.Event()
+    worker.submit("hog", lambda: started.set() or gate.wait(), order.append)
+    assert started.wait(10)  # it is off the queue
     accepted = [worker.submit("hog", lambda: "hog", order.append) for _ in range(MOST + 1)]
     assert worker.submit("other", lambda: "other", order.append)
     gate.set()

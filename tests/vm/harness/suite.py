@@ -23,10 +23,14 @@ from .spec import ONE_KERNEL
 
 RESULTS = CHECKOUT / "build" / "vm"
 TESTS = Path("tests/vm")
+SECOND_TRIES = 5  # more failures than these are no accident
 
 _DESTRUCTIVE = "test_destructive_*.py"
 _GUEST_XML = "/run/agentcgroup-junit.xml"
+_AGAIN = ("--last-failed", "--last-failed-no-failures=none")
+_GUEST_CACHE = "/run/agentcgroup-pytest"
 _NO_TESTS = 5
+_ENVIRONMENT = "PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
 _COUNTS = ("tests", "failures", "errors", "skipped")
 
 
@@ -115,13 +119,26 @@ def _run(image: Image, stage: Path, run: Run, deadline: float) -> Result:
 
 
 def _pytest(machine: Machine, run: Run, results: Path, deadline: float) -> Result:
-    pytest = ["python3", "-m", "pytest", "-v", "--timeout=300", "--durations=25", "-p", "no:cacheprovider",
-              f"--junitxml={_GUEST_XML}", *run.arguments, *run.paths]  # fmt: skip
-    remote = f"cd {GUEST_CHECKOUT} && PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 exec {shlex.join(pytest)} 2>&1"
+    """Run the tests, and those that failed once more: an emulated CPU on a busy host misses deadlines now and then.
+    What passes only then is said to; what fails twice has failed.
+    """
+    first = _attempt(machine, run, results / "junit.xml", deadline, ())
+    if not 0 < first.failed <= SECOND_TRIES or not machine.alive():
+        return first
+    say(f"{run.name}: {first}; the failed ones once more", run.settings.kernel)
+    second = _attempt(machine, run, results / "junit-again.xml", deadline, _AGAIN)
+    if not second.failed:
+        say(f"{run.name}: UNSTABLE: {first.failed} passed only at the second try", run.settings.kernel)
+    return replace(first, passed=first.passed + second.passed, failed=second.failed or first.failed - second.passed)
+
+
+def _attempt(machine: Machine, run: Run, xml: Path, deadline: float, extra: tuple[str, ...]) -> Result:
+    pytest = ["python3", "-m", "pytest", "-v", "--timeout=300", "--durations=25", "-o", f"cache_dir={_GUEST_CACHE}",
+              f"--junitxml={_GUEST_XML}", *extra, *run.arguments, *run.paths]  # fmt: skip
+    remote = f"rm -f {_GUEST_XML}; cd {GUEST_CHECKOUT} && {_ENVIRONMENT} exec {shlex.join(pytest)} 2>&1"
     status = _stream(machine, remote, run.settings.kernel, deadline)
     if status == _NO_TESTS:
         return Result()
-    xml = results / "junit.xml"
     with xml.open("wb") as output:
         fetched = machine.ssh.run(["cat", _GUEST_XML], stdout=output, stderr=subprocess.DEVNULL)
     if fetched.returncode:
