@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add("image", _image, "build the base image if the cache has none, and print its folder", boots=False)
     test = add("test", _test, "run tests/vm in fresh VMs; other arguments (paths, -k ...) go to pytest")
     test.add_argument("--jobs", type=int, default=2, help="VMs at a time (default %(default)s)")
-    test.add_argument("--deadline", type=float, default=2400, help="seconds for pytest in one boot")
+    test.add_argument("--deadline", type=float, default=3900, help="seconds for pytest in one boot")
     add("shell", _shell, "boot a VM with the product installed and open a shell in it")
     run_one = add("exec", _exec, "boot a VM with the product installed, run one command, exit with its status")
     run_one.add_argument("argv", nargs="+", metavar="-- CMD")
