@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentcgroup.paths import POLICY_DIRS
+from agentcgroup.policy.load import load_file
+
 HERE = Path(__file__).parent
 CGROUPFS = Path("/sys/fs/cgroup")
 AGENT = ("python3", "/agent/agent.py", "/agent/agent.sock")
@@ -218,6 +221,7 @@ POLICIES = Path("/etc/agentcgroup/policies.d")
 def set_policy(name: str, text: str) -> None:
     """A policy of the tests, in force at once also for the containers that run under it."""
     (POLICIES / f"{name}.yaml").write_text(text)
+    load_file(POLICIES / f"{name}.yaml", POLICY_DIRS)  # the daemon would keep the old one and tell the journal
     run("systemctl", "reload", "agentcgroupd")
 
 
