@@ -112,7 +112,8 @@ def _memory_cause(outcome: Outcome) -> str:
             return f"was ended, the largest of the calls that waited for memory until the stall deadline of {deadline}"
         return f"was ended at the stall deadline of {deadline}: it waited for memory for {format_seconds(waited)}"
     code = exit_code(outcome)
-    went_on = outcome.ended is None and code is not None and code not in _SIGKILL
+    by_us = outcome.ended in ("time", "fork storm")
+    went_on = not by_us and code is not None and code not in _SIGKILL
     return "went on after an out-of-memory kill, its result is not whole" if went_on else "was ended: out of memory"
 
 

@@ -1,105 +1,215 @@
-"""Which shells are tool calls: neither the agent nor what it depends on is ever throttled or ended as one."""
+"""Who is a tool call, however the agent was started: its shells are, the agent and what serves it are not.
 
+Calls have 4 s here: whatever lives longer was not taken for one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+import pexpect
 import pytest
-from podman import Container, Engine, set_policy, wait_for
+from podman import AGENT, Container, Engine, set_policy, wait_for
 
-WHERE = "cut -d: -f3 /proc/self/cgroup"
-POLICY = """
-extends: test
-call: {time_max: 8s, grace: 1s, orphans: kill}
-exec_match: ['make']
-rules:
-  - {match: 'mcp-server', as: helper}
+WHERE = "cat /proc/self/cgroup"
+IN_AGENT = "0::/agentcgroup/agent\n"
+IN_CALL = re.compile(r"0::/agentcgroup/calls/\d+\n")
+RUN_AGENT = " ".join(AGENT)
+ENTRYPOINT = f"""#!/bin/sh
+{WHERE} >/agent/entry
+sh -c '{WHERE} >/agent/step'
+{RUN_AGENT} &
+wait
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def policy() -> None:
+    call = {
+        "memory": {"low": "64M", "default": "128M", "medium": "256M", "high": "256M", "max": "256M"},
+        "time_max": "4s",
+        "grace": "1s",
+        "orphans": "kill",
+    }
+    rules = [{"match": "^sleep 987", "as": "agent"}, {"match": "^sleep 654", "as": "call"}]
+    set_policy("who", json.dumps({"extends": "coding-agent", "memory": {"max": "1G"}, "call": call, "rules": rules}))
+
+
 @pytest.fixture(scope="module")
-def container(file_engine: Engine) -> Iterator[Container]:
-    set_policy("who", POLICY)
-    yield file_engine.start(policy="who")
+def box(file_engine: Engine, policy: None) -> Container:
+    """The agent is PID 1 itself."""
+    return file_engine.start(policy="who")
 
 
-def started(engine: Engine, *command: str, options: tuple[str, ...] = ()) -> str:
-    """The log of a container that runs `command` and ends."""
-    annotation = "--annotation=agentcgroup.policy=who"
-    return engine.podman("run", "--rm", "--network=none", annotation, *options, "localhost/debian", *command).stdout
+def begin(engine: Engine, *options: str, command: list[str]) -> Container:
+    """A container with a start-up of its own; what it writes to /agent can be read."""
+    shared = engine.shared_directory()
+    (shared / "entrypoint").write_text(ENTRYPOINT)
+    (shared / "entrypoint").chmod(0o755)
+    container = engine.run(f"--volume={shared}:/agent", *options, policy="who", command=command)
+    container.agent = shared
+    wait_for(container.answers, 10, "the agent")
+    return container
 
 
-@pytest.mark.parametrize("init", [(), ("--init",)], ids=["pid 1", "under --init"])
-def test_an_agent_that_is_started_by_a_shell_is_no_call_and_outlives_the_time_limit(
-    container: Container, file_engine: Engine, init: tuple[str, ...]
-) -> None:
-    out = started(file_engine, "bash", "-c", f"sleep 10; {WHERE}; python3 -c 'print(1)'", options=init)
-    assert out.splitlines() == ["/agentcgroup/agent", "1"]
+STARTS = {
+    "as bash -c": ([], ["bash", "-c", f"{WHERE} >/agent/entry; sh -c '{WHERE} >/agent/step'; {RUN_AGENT}; :"]),
+    "by a script": ([], ["/agent/entrypoint"]),
+    "by a script under an init": (["--init"], ["/agent/entrypoint"]),
+    "as bash -c under an init": (["--init"], ["bash", "-c", f"{WHERE} >/agent/entry; {RUN_AGENT}; :"]),
+}
 
 
-def test_an_entrypoint_script_is_no_call(container: Container, file_engine: Engine, tmp_path: Path) -> None:
-    script = tmp_path / "entry.sh"
-    script.write_text(f"#!/bin/sh\n{WHERE}\nexec python3 -c \"import os; os.system('true'); print(2)\"\n")
-    script.chmod(0o755)
-    out = started(file_engine, "/entry.sh", options=(f"--volume={script}:/entry.sh:ro",))
-    assert out.splitlines() == ["/agentcgroup/agent", "2"]
-
-
-def test_calls_of_an_agent_that_is_pid_1_itself_are_governed(container: Container) -> None:
-    assert container.call(WHERE).out.startswith("/agentcgroup/calls/")
-
-
-@pytest.mark.parametrize("argv", [["bash", "-lc"], ["bash", "-ec"], ["bash", "-o", "pipefail", "-c"], ["sh", "-c"]])
-def test_every_spelling_of_a_command_is_a_call(container: Container, argv: list[str]) -> None:
-    assert container.spawn([*argv, WHERE]).out.startswith("/agentcgroup/calls/")
-
-
-def test_nested_shells_stay_in_the_call_of_the_first(container: Container) -> None:
-    out = container.call(
-        f"{WHERE}; bash -c '{WHERE}; sh -c \"{WHERE}\"'; python3 -c \"import os; os.system('{WHERE}')\""
-    )
-    places = set(out.out.splitlines())
-    assert len(places) == 1 and places.pop().startswith("/agentcgroup/calls/")
-
-
-def test_a_helper_server_is_capped_and_never_ended_for_time(container: Container) -> None:
-    server = container.background(f"exec -a mcp-server sleep 11; {WHERE}")
-    wait_for(lambda: (container.tree / "helpers" / "cgroup.procs").read_text().split(), 10, "the helper")
-    assert (container.tree / "helpers" / "memory.max").read_text().strip() == str(512 << 20)
-    assert server.result().rc == 0
-    assert not [entry for entry in container.ledger() if entry["ended"]]
-
-
-def test_make_without_a_shell_shares_one_domain_with_what_it_starts(container: Container) -> None:
-    """The driver is a Python program of that name: the rule goes by comm."""
-    driver = (
-        "import ctypes, subprocess; ctypes.CDLL(None).prctl(15, b'make', 0, 0, 0)\n"
-        f"for _ in range(3): subprocess.run(['sh', '-c', 'sleep 0.5; {WHERE}'])"
-    )
-    places = container.spawn(["python3", "-c", driver]).out.split()
-    assert len(set(places)) == 1 and places[0].startswith("/agentcgroup/calls/"), places
-
-
-def test_an_interactive_shell_is_kept_past_the_time_limit_of_calls(container: Container) -> None:
-    script = (
-        "import os, pty, time\n"
-        "pid, fd = pty.fork()\n"
-        "if pid == 0: os.execvp('bash', ['bash', '--norc', '-i'])\n"
-        "time.sleep(10)\n"
-        f"os.write(fd, b'echo at $({WHERE})\\nexit\\n')\n"
-        "out = b''\n"
-        "try:\n"
-        "    while data := os.read(fd, 4096): out += data\n"
-        "except OSError: pass\n"
-        "print(out.decode())\n"
-    )
-    out = container.spawn(["python3", "-c", script]).out
-    assert "at /agentcgroup/calls/" in out, out
-
-
-def test_a_call_is_ended_at_the_same_limit(container: Container) -> None:
-    """The control of the tests above: the time limit does end a call."""
+@pytest.mark.parametrize("how", STARTS)
+def test_an_agent_is_no_call_and_its_shells_are(engine: Engine, how: str) -> None:
+    options, command = STARTS[how]
+    container = begin(engine, *options, command=command)
     began = time.monotonic()
-    result = container.call("sleep 60")
-    assert result.rc != 0 and time.monotonic() - began < 55
-    assert any("time limit" in line for line in result.feedback), result.err
+    assert (container.agent / "entry").read_text() == IN_AGENT
+    if "step" in command[-1] or "script" in how and not options:
+        assert (container.agent / "step").read_text() == IN_AGENT
+    assert container.spawn(["cat", "/proc/self/cgroup"]).out == IN_AGENT
+    for shell in ("bash", "sh"):
+        assert IN_CALL.fullmatch(container.call(WHERE, shell=shell).out)
+    wait_for(lambda: time.monotonic() - began > 6, 10, "a call's time is over")
+    assert IN_CALL.fullmatch(container.call(WHERE).out)
+    assert [record["result"] for record in container.settled(3)] == ["ok"] * 3
+
+
+def test_an_agent_that_is_pid_1_has_its_calls_governed(box: Container) -> None:
+    assert box.spawn(["cat", "/proc/self/cgroup"]).out == IN_AGENT
+    assert box.spawn(["sh", "-c", "echo $PPID"]).out == "1\n"
+    assert IN_CALL.fullmatch(box.call(WHERE).out)
+
+
+SPELLINGS = [
+    ["bash", "-c", WHERE],
+    ["bash", "-lc", WHERE],
+    ["bash", "-c", "-l", WHERE],
+    ["bash", "-l", "-c", WHERE],
+    ["bash", "-ec", WHERE],
+    ["bash", "-o", "pipefail", "-c", WHERE],
+    ["bash", "-eo", "pipefail", "-c", WHERE],
+    ["bash", "--norc", "-c", WHERE],
+    ["sh", "-ec", WHERE],
+    ["/usr/bin/bash", "-c", WHERE],
+    ["/bin/sh", "-c", WHERE],
+    ["env", "X=1", "bash", "-c", WHERE],
+    ["bash", "/agent/script"],
+    ["/agent/script"],
+    ["/agent/env-script"],
+]
+
+
+def test_a_shell_with_a_command_is_a_call_in_any_spelling(box: Container) -> None:
+    (box.agent / "script").write_text(f"#!/bin/bash\n{WHERE}\n")
+    (box.agent / "env-script").write_text(f"#!/usr/bin/env -S bash -e\n{WHERE}\n")
+    for name in ("script", "env-script"):
+        (box.agent / name).chmod(0o755)
+    known = {record["number"] for record in box.ledger()}
+    results = [box.spawn(argv) for argv in SPELLINGS]
+    wrong = {tuple(a): r for a, r in zip(SPELLINGS, results, strict=True) if not IN_CALL.fullmatch(r.out)}
+    assert wrong == {}
+    assert len({result.out for result in results}) == len(SPELLINGS)
+    records = {r["number"]: r for r in box.settled(len(known) + len(SPELLINGS)) if r["number"] not in known}
+    of = [records[int(result.out.rpartition("/")[2])] for result in results]
+    assert [(r["kind"], r["first_word"]) for r in of] == [
+        *[("call", "cat")] * 12,
+        ("call", "script"),
+        ("call", "script"),
+        ("call", "env-script"),
+    ]
+
+
+def test_nested_shells_stay_in_their_parents_call(box: Container) -> None:
+    known = len(box.settled(1))
+    deeper = f"sh -c '{WHERE}; bash -c \"{WHERE}\"; sh /agent/inner'"
+    nested = f"{WHERE}; {deeper}; ( {WHERE} ); env -i /bin/bash -c '{WHERE}'"
+    (box.agent / "inner").write_text(WHERE + "\n")
+    out = box.call(nested).out.splitlines()
+    assert len(out) == 6 and len(set(out)) == 1 and IN_CALL.fullmatch(out[0] + "\n")
+    assert len(box.settled(known + 1)) == known + 1
+
+
+def test_a_server_that_the_agent_starts_is_a_helper_and_lives_on(box: Container) -> None:
+    """A ten-minute MCP server is no call; what it grows to is limited: claude-code#87319 (P004)."""
+    (box.agent / "mcp-server-files").write_text("#!/bin/sh\ncat /proc/self/cgroup >/agent/server; exec sleep 1000\n")
+    (box.agent / "mcp-server-files").chmod(0o755)
+    server = box.background("exec /agent/mcp-server-files --stdio")
+    began = time.monotonic()
+    helpers = box.tree / "helpers"
+    wait_for(lambda: (helpers / "cgroup.procs").read_text(), 10, "the server among the helpers")
+    wait_for(lambda: time.monotonic() - began > 7, 10, "a call's time and grace are over")
+    [pid] = (helpers / "cgroup.procs").read_text().split()
+    assert server.running and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+    assert (helpers / "memory.max").read_text() == f"{256 << 20}\n"
+    (helpers / "cgroup.kill").write_text("1")
+    assert server.result().rc == -9
+
+
+def test_a_rule_may_say_that_a_shell_is_the_agents(box: Container) -> None:
+    agents = box.tree / "agent/cgroup.procs"
+
+    def sleeping(seconds: str) -> list[str]:
+        pids = agents.read_text().split()
+        return [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes() == f"sleep\0{seconds}\0".encode()]
+
+    call = box.background("sleep 987")
+    wait_for(lambda: sleeping("987"), 10, "the program in the agent's cgroup")
+    began = time.monotonic()
+    ordinary = box.call("sleep 654")
+    assert ordinary.rc == -15 and "time limit of 4 s" in ordinary.err
+    wait_for(lambda: time.monotonic() - began > 6, 10, "a call's time is over")
+    assert call.running
+    os.kill(int(sleeping("987")[0]), signal.SIGKILL)
+    assert call.result().rc == -9
+
+
+#: The image has no make: a program of that name which runs recipes.
+MAKE = f"""
+import ctypes, subprocess
+
+ctypes.CDLL(None).prctl(15, b"make")
+for recipe in ("{WHERE}; sleep 0.7", "sleep 0.3; {WHERE}", "bash -c '{WHERE}'", "sh -c '{WHERE}'"):
+    subprocess.run(["/bin/sh", "-c", recipe], check=True)
+"""
+
+
+def test_what_a_build_driver_starts_shares_one_domain(box: Container) -> None:
+    """make is started without a shell; each of its recipes has one (exec_match)."""
+    (box.agent / "make").write_text(MAKE)
+    known = len(box.settled(1))
+    made = box.spawn(["python3", "/agent/make"])
+    lines = made.out.splitlines()
+    assert (made.rc, made.err, len(lines)) == (0, "", 4), made
+    assert len(set(lines)) == 1 and IN_CALL.fullmatch(lines[0] + "\n"), lines
+    [record] = box.settled(known + 1)[known:]
+    assert (record["orphans"], record["result"]) == (0, "unknown")
+
+
+def test_an_interactive_shell_is_a_shell_and_has_no_time_limit(box: Container) -> None:
+    known = len(box.settled(1))
+    podman = [*box.engine, "exec", "-it", box.id, "bash", "-i"]
+    terminal = pexpect.spawn(podman[0], podman[1:], timeout=300, encoding="utf-8", echo=False)
+    terminal.expect(r"[#$] ")
+    began = time.monotonic()
+    terminal.sendline(f"{WHERE}; echo $((6*7))")
+    terminal.expect(r"0::/agentcgroup/calls/(\d+)\s+42\s")
+    number = int(terminal.match[1])
+    wait_for(lambda: time.monotonic() - began > 6, 10, "a call's time is over")
+    terminal.sendline("echo $((7*7)); exit 3")
+    terminal.expect("49")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 3
+    record = box.record_of(number)
+    assert (record["kind"], record["time_limit_s"], record["result"]) == ("shell", None, "exit 3")
+    assert record["duration_s"] > 6
+    fed = box.spawn(["bash"], stdin=f"{WHERE}; sleep 5; exit 4\n")
+    assert fed.rc == 4 and IN_CALL.fullmatch(fed.out)
+    assert len(box.settled(known + 2)) == known + 2
