@@ -170,7 +170,8 @@ static int start(struct call *call)
  */
 void decide(struct call *call)
 {
-    if (!getenv(HINT) && !text_may_hint(call->argv))
+    call->hinted = getenv(HINT) || text_may_hint(call->argv);
+    if (!call->hinted)
         call->number = take_ticket();
     if (call->number) {
         call->verdict = RUN_IN_CALL;

@@ -70,7 +70,7 @@ void print_feedback(const struct call *call, int status, int was_long)
     if (call->sock < 0)
         return;
     int news = WIFSIGNALED(status) || has_news(call, status);
-    if (!news && !was_long)
+    if (!news && !was_long && !call->hinted)
         return;
     size_t at = put_text(message, 0, sizeof message, "AGC1") + 1;
     at = put_text(message, at, sizeof message, "e=");

@@ -30,6 +30,7 @@ struct call {
     char **argv;
     enum verdict verdict;
     uint32_t number; /* N; 0 in fallback */
+    int hinted;      /* a hint was given, and what became of it is news */
     int announced;   /* the daemon has been told, or has been given up */
     int sock;        /* the start connection, or -1; its hang-up ends the call for the daemon */
     int dir;         /* O_PATH of calls/N, or -1 */

@@ -294,6 +294,12 @@ class TestEnd:
         assert run(box.shim, "-c", "kill -9 $$").said == ["[agentcgroup] killed\n"]
         assert daemon.ends[0].get("e") == str(signal.SIGKILL.value)
 
+    @pytest.mark.parametrize("hint", [{"AGENT_RESOURCE_HINT": "memory:9g"}, {}], ids=["environment", "text"])
+    def test_what_became_of_a_hint_is_news(self, box: Box, daemon: Daemon, hint: dict[str, str]) -> None:
+        daemon.feedback = lambda message: "[agentcgroup] clamped\n"
+        text = "exit 1" if hint else "AGENT_RESOURCE_HINT=memory:9g; exit 1"
+        assert run(box.shim, "-c", text, env={**os.environ, **hint}).said == ["[agentcgroup] clamped\n"]
+
     @needs_cgroups
     def test_what_is_left_behind_is_news(self, box: Box, daemon: Daemon) -> None:
         daemon.feedback = lambda message: "[agentcgroup] left behind\n"
