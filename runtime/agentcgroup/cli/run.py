@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agentcgroup import admission, cgroup, commandline, feedback, paths, peer, subtree
 from agentcgroup import hint as hints
+from agentcgroup.call import kernel_path
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.errors import UserError
 from agentcgroup.kmsg import OomLog
@@ -112,6 +113,7 @@ class _Domain:
         old = {
             n: signal.signal(n, lambda _n, _f: None) for n in (signal.SIGINT, signal.SIGQUIT)
         }  # the tty tells the child
+        old |= {n: signal.signal(n, lambda n, _f: os.kill(child, n)) for n in (signal.SIGTERM, signal.SIGHUP)}
         if self.grant.time is not None:
             signal.signal(signal.SIGALRM, lambda _n, _f: self._out_of_time())
             signal.setitimer(signal.ITIMER_REAL, self.grant.time)
@@ -143,7 +145,7 @@ class _Domain:
     def outcome(self, status: int) -> Outcome:
         """What became of it."""
         events = self.call.keyed("memory.events")
-        own = "/" + self.call.path.removeprefix(str(self.top)).lstrip("/")
+        victims = tuple(kill.task for kill in self.oom.take(kernel_path(self.call.path, str(self.top))))
         return Outcome(
             container="host",
             name="host",
@@ -161,8 +163,8 @@ class _Domain:
             pids_limit=self.grant.pids,
             pids_denied=self.call.keyed("pids.events").get("max", 0),
             cpu_s=self.call.keyed("cpu.stat").get("usage_usec", 0) / 1e6,
-            oom_kills=events.get("oom_kill", 0),
-            oom_victims=tuple(kill.task for kill in self.oom.take(own)),
+            oom_kills=max(events.get("oom_kill", 0) - events.get("oom_group_kill", 0), len(victims)),
+            oom_victims=victims,
             high_events=events.get("high", 0),
             throttled_s=cgroup.pressure_total(self.call, "memory.pressure"),
             ended="time" if self.ended_by_time else None,
