@@ -346,12 +346,14 @@ class Container:
     def _move(self, caller: Caller, number: int) -> None:
         """A forked child that could not be cloned into place asks for itself (its parent holds the call)."""
         peer = identify(caller.socket)
-        call = self.calls.get(number)
-        if peer is None or call is None or peer.ppid != call.shim_pid or judge.judge(peer, self) != "call":
+        if peer is None or judge.judge(peer, self) != "call":
             caller.send("exec")
             return
+        call = self.calls.get(number)
+        ours = call is not None and peer.ppid == call.shim_pid
+        target = call.cgroup if call is not None and ours else self.tree.child("calls/fallback")
         self.slowly(
-            lambda: peer.lives() and call.cgroup.try_write("cgroup.procs", peer.pid),
+            lambda: peer.lives() and target.try_write("cgroup.procs", peer.pid),
             lambda moved: caller.send("moved" if moved else "exec"),
         )
 

@@ -46,7 +46,10 @@ def file_engine() -> Iterator[Engine]:
     yield from _engine("crun", "systemd")
 
 
-@pytest.fixture(scope="module", params=[("crun", "systemd"), ("runc", "cgroupfs")], ids=lambda p: "-".join(p))
+BOTH_ENDS = (("crun", "systemd"), ("runc", "cgroupfs"))
+
+
+@pytest.fixture(scope="module", params=BOTH_ENDS, ids=lambda p: "-".join(p))
 def both_ends(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Both runtimes and both cgroup managers, for containers that a whole file shares."""
     yield from _engine(*request.param)

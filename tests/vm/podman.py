@@ -243,11 +243,11 @@ def nothing_left(container_id: str) -> None:
     wait_for(lambda: not left(), 10, f"the end of {container_id[:12]}")
 
 
-def wait_for(condition: Any, timeout: float, what: str) -> None:
-    """Until `condition()` is true; the time limit is stretched for slow machines."""
+def wait_for(condition: Any, timeout: float, what: Any) -> None:
+    """Until `condition()` is true; the time limit is stretched for slow machines. what: a text, or what gives one."""
     end = time.monotonic() + timeout * SLOW
     while not condition():
-        assert time.monotonic() < end, f"waited {timeout * SLOW:.0f} s for {what}"
+        assert time.monotonic() < end, f"waited {timeout * SLOW:.0f} s for {what() if callable(what) else what}"
         time.sleep(0.1)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,13 @@ def descriptors() -> list[str]:
         except FileNotFoundError:
             continue
     return sorted(found)
+
+
+def differences(before: list[str]) -> dict[str, int]:
+    """Which open files are more (or, below 0, fewer) than `before`."""
+    now = Counter(descriptors())
+    now.subtract(Counter(before))
+    return {name: count for name, count in now.items() if count}
 
 
 def resident_kib() -> int:

@@ -122,9 +122,10 @@ def test_without_an_annotation_a_container_is_what_it_is_without_us(file_engine:
 # --- policies that cannot be used -----------------------------------------------------------------------------------
 
 
-def test_an_unknown_policy_lets_the_container_start_and_the_journal_name_the_nearest(file_engine: Engine) -> None:
-    container = file_engine.start(policy="tset")
-    assert container.call("cat /proc/self/cgroup; exit 3").out == "0::/\n"
+def test_an_unknown_policy_lets_the_container_start_and_the_journal_name_the_nearest(bundle) -> None:
+    container = bundle(**{"agentcgroup.policy": "tset"})
+    assert container.start().returncode == 0
+    assert container.exec("bash", "-c", "cat /proc/self/cgroup").stdout == "0::/\n"
     said = journal_of(container.id, "tset")
     assert 'not governed: no policy "tset"' in said
     assert 'did you mean "test"?' in said
