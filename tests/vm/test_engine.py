@@ -44,7 +44,6 @@ def test_a_shell_healthcheck_is_no_call(box: Container) -> None:
     wait_for(log, 30, "the first health check")
     assert log()[0]["Output"] == "0::/agentcgroup/agent\n"
     assert [entry for entry in box.ledger() if entry["first_word"] == "head"] == []
-    box.podman("update", "--no-healthcheck", box.id)  # each start would run one
 
 
 @once
