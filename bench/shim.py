@@ -86,7 +86,7 @@ class Daemon:
             number = self.free.pop()
             asked.append(-number)
             connection.send(b"run %d" % number)
-        elif key == b"e":
+        elif key == b"e" and b"q=1" not in message.split(b"\0"):
             connection.send(b"")
 
 

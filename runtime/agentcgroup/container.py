@@ -298,7 +298,7 @@ class Container:
         command = commandline.analyse(request.argv, request.truncated)
         hint, origin = self._hint(request, command)
         rule = self.policy.rule_for(command.text)
-        kind: admission.Kind = "agent" if verdict == "agent" else admission.kind_of(command, rule)
+        kind = verdict if verdict == "agent" or verdict == "helper" else admission.kind_of(command, rule)
         self.governor.freshen(self)
         call = self.admit(slot, command, kind, hint, origin)
         call.shim_pid = peer.pid if peer else 0
@@ -338,7 +338,9 @@ class Container:
         )
 
     def _about_call(self, caller: Caller, call: Call, request: Request) -> None:
-        if request.end >= 0:
+        if request.end >= 0 and request.quiet:
+            self.governor.shell_gone(call, request.end)
+        elif request.end >= 0:
             caller.send(self.governor.shell_ended(call, request.end))
         elif request.signal >= 0:
             self.governor.signalled(call)

@@ -241,11 +241,17 @@ class Governor:
         """The shim passed a signal on: a held call gets its grace to handle it."""
         call.spare()
 
+    def shell_gone(self, call: Call, status: int) -> bool:
+        """The shell has ended with that status, and the call with it unless a driver goes on in it."""
+        if call.driven():
+            return False
+        call.status, call.shell_ended = status, time.monotonic()
+        return True
+
     def shell_ended(self, call: Call, status: int) -> str:
         """The shell is gone: deal with what it left, and say what happened. Returns the text for stderr."""
-        if call.driven():
+        if not self.shell_gone(call, status):
             return ""
-        call.status, call.shell_ended = status, time.monotonic()
         if call.slot.populated():
             self._orphans(call)
         outcome = self._judge(call)
@@ -284,8 +290,8 @@ class Governor:
     def shim_gone(self, call: Call) -> None:
         """The shim hung up: it is over when the cgroup is empty too."""
         if call.slot.populated():
-            if call.shell_ended is None and not call.driven():
-                call.shell_ended = time.monotonic()
+            if call.orphan_action is None and not call.driven():
+                call.shell_ended = call.shell_ended or time.monotonic()
                 self._orphans(call)
             return
         self.settle(call)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from agentcgroup.peer import Peer, look
+from agentcgroup.cgroup import Cgroup
+from agentcgroup.peer import Peer, look, read_proc, strings, write_proc
 
 if TYPE_CHECKING:
     from agentcgroup.call import Call
     from agentcgroup.container import Container
 
-Verdict = Literal["call", "nested", "agent", "stranger"]
+Verdict = Literal["call", "nested", "agent", "helper", "stranger"]
+
+#: What may be PID 1 of a container and start the agent. As in the shim (place.c), which lets their children alone.
+INITS = frozenset((
+    "catatonit", "podman-init", "docker-init", "tini", "tini-static", "dumb-init", "s6-svscan", "systemd", "init",
+    "openrc-init", "runit", "supervisord",
+))  # fmt: skip
+SHELLS = frozenset(("bash", "sh", "dash", "ash", "zsh", "ksh", "mksh", "busybox", "fish"))
+INTERACTIVE = frozenset(("-i", "-l", "-il", "-li", "--login"))
+DEEPEST = 16  # shells between PID 1 and the agent that are looked at
+#: What a helper's oom_score_adj is above the agent's: an OOM takes calls (500) first, then helpers (vm0#34175).
+HELPER_OOM = 250
 
 
 def judge(peer: Peer | None, container: Container) -> Verdict:
@@ -22,7 +34,10 @@ def judge(peer: Peer | None, container: Container) -> Verdict:
         return "stranger"
     if below.startswith("/calls/"):
         return "nested"
-    if peer.pid == container.record.pid or below.startswith("/helpers") or _is_healthcheck(peer, container):
+    if below.startswith("/helpers"):
+        return "helper"
+    parent = look(peer.ppid)
+    if peer.pid == container.record.pid or _is_healthcheck(parent, container) or _leads_to_agent(parent, container):
         return "agent"
     return "call"
 
@@ -34,11 +49,26 @@ def _below(cgroup: str, tree: str) -> str | None:
     return cgroup[len(tree) :] if cgroup.startswith(tree + "/") else None
 
 
-def _is_healthcheck(peer: Peer, container: Container) -> bool:
+def _leads_to_agent(parent: Peer | None, container: Container) -> bool:
+    """Whether only shells stand between it and PID 1, and that is an init or a shell with something to do: then it
+    prepares the container, or starts the agent.
+    """
+    for _ in range(DEEPEST):
+        if parent is None:
+            return False
+        if parent.pid == container.record.pid:
+            arguments = strings(parent.pid, "cmdline")[1:]
+            return parent.comm in INITS or (parent.comm in SHELLS and not INTERACTIVE.issuperset(arguments))
+        if parent.comm not in SHELLS:
+            return False
+        parent = look(parent.ppid)
+    return False
+
+
+def _is_healthcheck(parent: Peer | None, container: Container) -> bool:
     """A probe of the engine: podman runs it from a transient unit named after the container
     (libpod/healthcheck_linux.go), and there its parent, conmon, stays.
     """
-    parent = look(peer.ppid)
     unit = parent.cgroup.rpartition("/")[2] if parent else ""
     return unit.startswith(container.record.id) and unit.endswith(".service")
 
@@ -49,12 +79,19 @@ def place(call: Call, peer: Peer | None = None) -> None:
     """
     container = call.container
     if call.grant.kind in ("helper", "agent"):
-        target = container.tree.child("helpers" if call.grant.kind == "helper" else "agent")
-        container.slowly(
-            lambda: any([target.try_write("cgroup.procs", pid) for pid in call.cgroup.pids()]), call.was_moved
-        )
+        is_helper = call.grant.kind == "helper"
+        target = container.tree.child("helpers" if is_helper else "agent")
+        score = int(read_proc(call.shim_pid, "oom_score_adj").strip() or 0) + (HELPER_OOM if is_helper else 0)
+        container.slowly(lambda: any([_move(pid, target, score) for pid in call.cgroup.pids()]), call.was_moved)
     elif peer is not None:
         _adopt_driver(call, peer)
+
+
+def _move(pid: int, target: Cgroup, score: int) -> bool:
+    moved = target.try_write("cgroup.procs", pid)
+    if moved:
+        write_proc(pid, "oom_score_adj", min(score, 1000))  # the shim took it for a call and raised it
+    return moved
 
 
 def _adopt_driver(call: Call, peer: Peer) -> None:

@@ -23,6 +23,7 @@ class Request:
     ask_hint: str | None = None
     argv: list[str] = field(default_factory=list)
     truncated: bool = False
+    quiet: bool = False
 
 
 def parse(message: bytes) -> Request | None:
@@ -43,6 +44,8 @@ def parse(message: bytes) -> Request | None:
             request.ask_hint = raw.decode(errors="replace")
         elif key == b"x":
             request.truncated = True
+        elif key == b"q":
+            request.quiet = True
         elif key in _NUMBERS:
             setattr(request, _NUMBERS[key], _number(raw))
     return request

@@ -70,12 +70,13 @@ void print_feedback(const struct call *call, int status, int was_long)
     if (call->sock < 0)
         return;
     int news = WIFSIGNALED(status) || has_news(call, status);
-    if (!news && !was_long && !call->hinted)
-        return;
+    int quiet = !news && !was_long && !call->hinted;
     size_t at = put_text(message, 0, sizeof message, "AGC1") + 1;
     at = put_text(message, at, sizeof message, "e=");
     at = put_number(message, at, sizeof message, (uint32_t)status) + 1;
-    if (tell(call->sock, at))
+    if (quiet)
+        at = put_text(message, at, sizeof message, "q=1") + 1;
+    if (tell(call->sock, at) || quiet)
         return;
     ssize_t n = hear(call->sock, message, sizeof message, (int)ack_ms() * (news ? NEWS_PATIENCE : 1));
     if (n > 0)

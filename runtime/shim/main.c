@@ -28,7 +28,7 @@ int main(int argc, char **argv)
     TRACE(TRACE_MAIN);
     if (argc && is_hint_program(argv[0]))
         return send_hint(argv + 1);
-    if (belongs_to_agent(getppid()) || inside_a_call())
+    if (belongs_to_agent(getppid()) || is_placed())
         exec_real(argv, environ);
     decide(&call);
     TRACE(TRACE_TOLD);

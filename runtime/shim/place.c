@@ -59,10 +59,15 @@ int belongs_to_agent(pid_t parent)
     return parent == 1 && (is_known_init() || is_entrypoint_shell());
 }
 
-/* 1 if the line "0::PATH" of /proc/self/cgroup ends in /agentcgroup/calls/NAME (cgroup_namespaces(7)). */
-int inside_a_call(void)
+static int ends_with(const char *text, const char *end, const char *tail)
 {
-    static const char calls[] = "/agentcgroup/calls/";
+    size_t length = strlen(tail);
+    return (size_t)(end - text) >= length && !memcmp(end - length, tail, length);
+}
+
+/* In a call or among the helpers: the line "0::PATH" of /proc/self/cgroup ends so (cgroup_namespaces(7)). */
+int is_placed(void)
+{
     if (read_whole(AT_FDCWD, "/proc/self/cgroup", message, sizeof message) <= 0)
         return 0;
     char *line = message;
@@ -72,8 +77,8 @@ int inside_a_call(void)
             return 0;
         line++;
     }
-    line[strcspn(line, "\n")] = 0;
-    char *slash = strrchr(line, '/');
-    size_t head = sizeof calls - 2; /* without the last slash, which is the one found */
-    return slash && slash[1] && (size_t)(slash - line) >= head && !memcmp(slash - head, calls, head);
+    char *end = line + strcspn(line, "\n");
+    *end = 0;
+    const char *name = strrchr(line, '/');
+    return ends_with(line, end, "/agentcgroup/helpers") || (name && name[1] && ends_with(line, name, "/agentcgroup/calls"));
 }

@@ -54,7 +54,7 @@ void say(const char *text);
 
 /* place.c */
 int belongs_to_agent(pid_t parent);
-int inside_a_call(void);
+int is_placed(void);
 
 /* daemon.c */
 extern char message[AGC_MESSAGE_MAX];

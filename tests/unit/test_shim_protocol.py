@@ -42,7 +42,8 @@ class TestPlace:
         daemon.settle(1)
         [start] = daemon.starts
         assert start.fields == [("t", "1"), ("a", "bash"), ("a", "-c"), ("a", WHERE), ("a", "name"), ("a", "two words")]
-        assert not daemon.ends
+        [end] = daemon.ends
+        assert end.fields == [("e", "0"), ("q", "1")]
 
     def test_tickets_are_taken_in_order_and_once(self, box: Box, daemon: Daemon) -> None:
         assert [run(box.shim, "-c", WHERE).out for _ in range(3)] == [where(box, n) for n in (1, 2, 3)]
@@ -287,7 +288,7 @@ class TestEnd:
         daemon.feedback = lambda message: "[agentcgroup] never\n"
         assert run(box.shim, "-c", "exit 1").said == []
         daemon.settle(1)
-        assert not daemon.ends
+        assert daemon.ends[0].fields == [("e", str(1 << 8)), ("q", "1")]
 
     def test_a_signal_is_news(self, box: Box, daemon: Daemon) -> None:
         daemon.feedback = lambda message: "[agentcgroup] killed\n"

@@ -23,16 +23,15 @@ RUN_AGENT = " ".join(AGENT)
 ENTRYPOINT = f"""#!/bin/sh
 {WHERE} >/agent/entry
 sh -c '{WHERE} >/agent/step'
-{RUN_AGENT} &
+sh -c '{WHERE} >/agent/deeper; {RUN_AGENT}; :' &
 wait
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def policy() -> None:
+def govern(time_max: str) -> None:
     call = {
         "memory": {"low": "64M", "default": "128M", "medium": "256M", "high": "256M", "max": "256M"},
-        "time_max": "4s",
+        "time_max": time_max,
         "grace": "1s",
         "orphans": "kill",
     }
@@ -40,9 +39,15 @@ def policy() -> None:
     set_policy("who", json.dumps({"extends": "coding-agent", "memory": {"max": "1G"}, "call": call, "rules": rules}))
 
 
+@pytest.fixture(autouse=True)
+def policy() -> None:
+    govern("4s")
+
+
 @pytest.fixture(scope="module")
-def box(file_engine: Engine, policy: None) -> Container:
+def box(file_engine: Engine) -> Container:
     """The agent is PID 1 itself."""
+    govern("4s")
     return file_engine.start(policy="who")
 
 
@@ -71,8 +76,9 @@ def test_an_agent_is_no_call_and_its_shells_are(engine: Engine, how: str) -> Non
     container = begin(engine, *options, command=command)
     began = time.monotonic()
     assert (container.agent / "entry").read_text() == IN_AGENT
-    if "step" in command[-1] or "script" in how and not options:
-        assert (container.agent / "step").read_text() == IN_AGENT
+    for name in ("step", "deeper"):
+        if (container.agent / name).exists():
+            assert (container.agent / name).read_text() == IN_AGENT
     assert container.spawn(["cat", "/proc/self/cgroup"]).out == IN_AGENT
     for shell in ("bash", "sh"):
         assert IN_CALL.fullmatch(container.call(WHERE, shell=shell).out)
@@ -83,7 +89,7 @@ def test_an_agent_is_no_call_and_its_shells_are(engine: Engine, how: str) -> Non
 
 def test_an_agent_that_is_pid_1_has_its_calls_governed(box: Container) -> None:
     assert box.spawn(["cat", "/proc/self/cgroup"]).out == IN_AGENT
-    assert box.spawn(["sh", "-c", "echo $PPID"]).out == "1\n"
+    assert box.spawn(["cat", "/proc/1/comm"]).out == "python3\n"
     assert IN_CALL.fullmatch(box.call(WHERE).out)
 
 
@@ -147,6 +153,7 @@ def test_a_server_that_the_agent_starts_is_a_helper_and_lives_on(box: Container)
     wait_for(lambda: time.monotonic() - began > 7, 10, "a call's time and grace are over")
     [pid] = (helpers / "cgroup.procs").read_text().split()
     assert server.running and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "250\n"  # an OOM takes calls first: vm0#34175 (P027)
     assert (helpers / "memory.max").read_text() == f"{256 << 20}\n"
     (helpers / "cgroup.kill").write_text("1")
     assert server.result().rc == -9
@@ -166,6 +173,7 @@ def test_a_rule_may_say_that_a_shell_is_the_agents(box: Container) -> None:
     assert ordinary.rc == -15 and "time limit of 4 s" in ordinary.err
     wait_for(lambda: time.monotonic() - began > 6, 10, "a call's time is over")
     assert call.running
+    assert Path(f"/proc/{sleeping('987')[0]}/oom_score_adj").read_text() == "0\n"
     os.kill(int(sleeping("987")[0]), signal.SIGKILL)
     assert call.result().rc == -9
 
@@ -175,18 +183,19 @@ MAKE = f"""
 import ctypes, subprocess
 
 ctypes.CDLL(None).prctl(15, b"make")
-for recipe in ("{WHERE}; sleep 0.7", "sleep 0.3; {WHERE}", "bash -c '{WHERE}'", "sh -c '{WHERE}'"):
+for recipe in ("{WHERE}; sleep 0.7", "bash -c '{WHERE}'", "sh -c '{WHERE}'"):
     subprocess.run(["/bin/sh", "-c", recipe], check=True)
 """
 
 
 def test_what_a_build_driver_starts_shares_one_domain(box: Container) -> None:
     """make is started without a shell; each of its recipes has one (exec_match)."""
+    govern("1min")
     (box.agent / "make").write_text(MAKE)
     known = len(box.settled(1))
     made = box.spawn(["python3", "/agent/make"])
     lines = made.out.splitlines()
-    assert (made.rc, made.err, len(lines)) == (0, "", 4), made
+    assert (made.rc, made.err, len(lines)) == (0, "", 3), made
     assert len(set(lines)) == 1 and IN_CALL.fullmatch(lines[0] + "\n"), lines
     [record] = box.settled(known + 1)[known:]
     assert (record["orphans"], record["result"]) == (0, "unknown")
