@@ -91,8 +91,13 @@ def test_an_update_of_the_memory_limit_reaches_the_calls(box: Container) -> None
     for update, limit_of_all, limit_of_one in (("256m", 256 - 4 - 64, 256 - 4 - 64), ("2g", 1024 - 64, 256)):
         box.podman("update", f"--memory={update}", box.id)
         box.call("true")
-        wait_for(lambda wanted=limit_of_all << 20: int(calls.read_text()) == wanted, 5, f"the limit after {update}")
-        governed(box, limit=limit_of_one << 20)
+        own = (box.tree.parent / "memory.max").read_text().strip()
+        spare = (
+            4 if own == "max" and update == "256m" else 0
+        )  # nothing is kept free below a limit that is not BASE's own
+        wanted = (limit_of_all + spare) << 20
+        wait_for(lambda wanted=wanted: int(calls.read_text()) == wanted, 5, f"the limit after {update}")
+        governed(box, limit=(limit_of_one + spare) << 20)
 
 
 def test_systemd_rereading_its_units_changes_nothing(box: Container) -> None:
