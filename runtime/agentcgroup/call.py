@@ -61,6 +61,8 @@ class Call:
         self.relocated = False
         self.counted = False
         self.driver: Peer | None = None
+        self.limited = container.policy.mode == "enforce"
+        self.changed: set[str] = set()
         self.last_events: dict[str, int] = {}
         self.last_peak = 0
         self.timers: list[Timer] = []
@@ -163,6 +165,18 @@ class Call:
         self.last_events = events or self.last_events
         self.last_peak = max(self.last_peak, self.cgroup.number("memory.peak") or 0)
 
+    def recheck(self) -> None:
+        """Put back its limits. Root in a container may mount its own leaf in new namespaces and write it, where neither
+        an LSM nor nsdelegate keeps it from that; what is above the call it cannot reach.
+        """
+        if not self.limited:
+            return
+        for name, wanted in (("memory.max", self.grant.memory), ("pids.max", self.grant.pids), ("memory.oom.group", 1)):
+            found = self.cgroup.number(name)
+            kept = found == 1 if name == "memory.oom.group" else found is not None and found <= wanted
+            if not kept and self.slot.populated() and self.cgroup.try_write(name, wanted):
+                self.changed.add(name)
+
     def names(self) -> list[str]:
         """The comm of each process that lives in it, the shim's own excluded; at most 16."""
         return [read_proc(pid, "comm").decode(errors="replace").strip() or "?" for pid in self.cgroup.pids()[:16]]
@@ -231,6 +245,7 @@ class Call:
             clamps=self.grant.clamps,
             fallback=self.fallback,
             cooperative=bool(record.cooperative),
+            changed=tuple(sorted(self.changed)),
         )
 
     def note_zombies(self) -> None:

@@ -145,6 +145,8 @@ class Watch:
         calls = [call for call in container.calls.values() if not call.relocated]
         calm = all([call.strain.look(call, now) for call in calls])
         if container.policy.mode == "enforce":
+            for call in calls:
+                call.recheck()
             self._storms(calls)
             self._ladder(calls, now)
             self._lift(any(self._needs_room(call, now) for call in calls))

@@ -70,6 +70,8 @@ def _details(record: Record) -> Iterator[tuple[str, str]]:
     )
     yield "fallback", "the daemon did not answer in time: shared limits" if record.get("fallback") else ""
     yield "limits", "cooperative: this container can change them" if record.get("cooperative") else ""
+    changed = ", ".join(clean(str(name), 32) for name in _list(record, "changed")[:8])
+    yield "changed", f"{changed}: by somebody else, put back" if changed else ""
     yield "enforced", "; ".join(clean(str(item), 160) for item in _list(record, "would")[:8])
 
 

@@ -353,6 +353,31 @@ def test_a_held_call_goes_on_when_the_others_wait_for_what_it_has(box: Container
     assert box.record_of(int(group.name))["held_s"] < 30
 
 
+def test_a_held_call_goes_on_when_the_daemon_dies(box: Container) -> None:
+    tight("60s")
+    large, group = started(box, fill(110, 6))
+    wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
+    small = box.background(busy(90, 5))
+    wait_for(lambda: is_held(group), 30, "the hold")
+    run("systemctl", "kill", "--signal=KILL", "agentcgroupd.service")
+    wait_for(lambda: not is_held(group), 30, "the next daemon")
+    soft = [box.tree / "memory.high", box.tree / "calls/memory.high"]
+    wait_for(lambda: [int(path.read_text()) // MIB for path in soft] == [200, 168], 30, "the soft limits")
+    assert [call.result().out for call in (large, small)] == ["110\n", "90\n"]
+
+
+def test_limits_that_a_call_has_changed_are_put_back_and_noted(box: Container) -> None:
+    """Root in a container may mount its own leaf in new namespaces and write to it."""
+    enforce()
+    call = box.hold()
+    for name, value in (("memory.oom.group", "0"), ("memory.max", "max"), ("pids.max", "4000")):
+        (call.directory / name).write_text(value)
+    wanted = {"memory.oom.group": "1\n", "memory.max": f"{256 * MIB}\n", "pids.max": "60\n"}
+    wait_for(lambda: {name: (call.directory / name).read_text() for name in wanted} == wanted, 10, "the limits")
+    call.finish()
+    assert box.record_of(int(call.directory.name))["changed"] == sorted(wanted)
+
+
 # --- cpu, io, swap ----------------------------------------------------------------------------------------------------
 
 
