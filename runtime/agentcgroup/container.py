@@ -218,6 +218,7 @@ class Container:
         if since is not None:
             call.started -= call.began - since
             call.began = since
+            call.strain.adopt(call)
         self.calls[slot.number] = call
         self.governor.begin(call)
         return call

@@ -52,6 +52,12 @@ class Strain:
         self.fork_rate = 0.0
         self.looks = 0
 
+    def adopt(self, call: Call) -> None:
+        """It has been running for a while: what it did until now is not counted."""
+        self.stall_seen = pressure_total(call.cgroup, "memory.pressure", "full")
+        self.pids_seen = call.cgroup.number("pids.current") or 0
+        self.denied_seen = call.cgroup.keyed("pids.events").get("max", 0)
+
     def look(self, call: Call, now: float) -> bool:
         """Take in what it did since the last look; whether it was calm."""
         elapsed, self.looked = max(now - self.looked, 0.001), now

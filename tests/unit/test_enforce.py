@@ -134,6 +134,17 @@ def test_gained_and_refused_processes_are_the_fork_rate(call: Any) -> None:
     assert found.fork_rate == 60.0
 
 
+def test_what_an_adopted_call_did_before_is_not_held_against_it(call: Any) -> None:
+    stall(call, 600.0)
+    call.put("pids.current", 900)
+    call.put("pids.events", "max 100")
+    found = Strain()
+    found.adopt(call)
+    found.looked = -0.5
+    found.look(call, 0.0)
+    assert (found.stalled, found.waited, found.fork_rate) == (False, 0.0, 0.0)
+
+
 def test_oom_scores_are_looked_at_once(call: Any) -> None:
     found = strain(call)
     found.look(call, 0.5)
