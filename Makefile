@@ -30,7 +30,7 @@ KERNEL ?= all
 TEST   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall test lint unit vm vm-shell demo bench clean
+.PHONY: help setup build install uninstall test lint unit vm vm-shell demo soak fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -108,6 +108,12 @@ unit: $(VENV)/ready ## tests that need no VM
 
 vm: ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
 	$(VM) test --kernel $(KERNEL) $(TEST)
+
+soak: ## by hand, about two hours: thousands of calls, in a VM of KERNEL=7|6.12|all
+	$(VM) test --kernel $(KERNEL) --deadline 14400 tests/soak -s
+
+fuzz: $(VENV)/ready ## by hand: fuzzers of all parsers for TIME=60 seconds
+	$(VENV)/bin/python tests/fuzz/fuzz.py --time $(or $(TIME),60)
 
 bench: build ## by hand, on an idle machine as root: what a call, a container start and the daemon cost
 	$(PYTHON) bench/shim.py

@@ -59,11 +59,6 @@ def test_ps_and_calls_show_what_runs(box: Container) -> None:
 
 
 def test_why_tells_of_calls_that_something_happened_to(box: Container) -> None:
-    quiet = agentcgroup("why", "cli-box")
-    assert (quiet.returncode, quiet.stdout) == (
-        0,
-        'no call that something happened to of "cli-box" in /var/log/agentcgroup (--all lists every call)\n',
-    ) or "cli-box" in quiet.stdout
     box.call("exit 3")
     killed = box.call(fill(300))
     box.record_of(killed.number)
@@ -99,30 +94,21 @@ def test_a_mistake_gets_one_clear_line(box: Container, argv: tuple[str, ...]) ->
     assert MISTAKES[argv] in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-def test_policies_are_checked_listed_and_shown(tmp_path: Path) -> None:
+def test_policies_are_checked_and_shown(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("extends: coding-agent\ncall: {time_max: 10min}\n")
     bad.write_text("call:\n  memroy: {default: 1G}\n")
     checked = agentcgroup("policy", "check", str(good), str(bad))
     assert (checked.returncode, checked.stdout) == (1, f"{good}: ok\n")
     assert checked.stderr.startswith(f"{bad}:2: ") and "memory" in checked.stderr
-    listed = agentcgroup("policy", "list").stdout
-    assert {line.split()[0] for line in listed.splitlines()} >= {
-        "batch",
-        "coding-agent",
-        "interactive",
-        "observe",
-        "test",
-    }
     shown = agentcgroup("policy", "show", "test").stdout
     assert re.search(
         r"^call\.memory\.default +256 MiB +/etc/agentcgroup/policies\.d/test\.yaml:\d+$", shown, re.MULTILINE
     )
-    assert json.loads(agentcgroup("policy", "show", "--json", "test").stdout)["call"]["memory"]["default"] == 256 * MIB
 
 
 def test_without_the_daemon_the_commands_say_so_or_do_without_it(box: Container, no_daemon: None) -> None:
-    for argv in (("ps",), ("ps", "--json"), ("calls", "cli-box")):
+    for argv in (("ps", "--json"), ("calls", "cli-box")):
         done = agentcgroup(*argv)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == "agentcgroup: agentcgroupd is not running: systemctl start agentcgroupd\n"
@@ -159,10 +145,11 @@ def test_run_limits_one_command_of_the_host_and_tells(scopes: None) -> None:
 
 
 def test_run_grants_a_hint_and_is_silent_when_nothing_happens(scopes: None) -> None:
-    done = agentcgroup("run", "--policy", "test", "--hint", "memory:512m", "--", *HOG, input="")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "400\n", "")
-    status = agentcgroup("run", "--policy", "test", "--", "sh", "-c", "cat; pwd; exit 9", input="in\n", cwd="/var")
-    assert (status.returncode, status.stdout, status.stderr) == (9, "in\n/var\n", "")
+    text = "cat; pwd; python3 -c 'print(len(bytearray(400 << 20)) >> 20)'; exit 9"
+    done = agentcgroup(
+        "run", "--policy", "test", "--hint", "memory:512m", "--", "sh", "-c", text, input="in\n", cwd="/var"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (9, "in\n/var\n400\n", "")
 
 
 def test_run_ends_what_is_out_of_time_and_what_it_leaves(scopes: None) -> None:

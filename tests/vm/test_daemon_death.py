@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import service
+from churn import come_to_rest
 from podman import Background, Container, Engine, run, wait_for
 
 POLICIES = Path("/etc/agentcgroup/policies.d")
@@ -211,11 +212,11 @@ def test_a_broken_policy_or_configuration_leaves_the_old_one_in_force(box: Conta
 
 
 def test_afterwards_the_daemon_holds_what_it_held_before(box: Container) -> None:
-    wait_for(lambda: service.calls(box.id) == [], 10, "the calls to end")
+    come_to_rest(box)
     before, kib = service.descriptors(), service.resident_kib()
     for result in [b.result() for b in [box.background(f"exit {i}") for i in range(20)]]:
         assert result.rc is not None
-    wait_for(lambda: service.calls(box.id) == [], 10, "the calls to end")
+    come_to_rest(box)
     wait_for(lambda: not service.differences(before), 10, lambda: f"open files to go: {service.differences(before)}")
     assert service.resident_kib() < kib + 4096
     assert len(set(numbers(box))) == len(numbers(box))

@@ -193,27 +193,27 @@ def test_a_call_out_of_time_gets_term_and_may_clean_up(box: Container, bystander
     """Signals are not passed to the tree, traps never run: claude-code#42532 (P034), #82433 (P029)."""
     child = "setsid sh -c 'trap \"echo child >>/lock/trapped; exit\" TERM; while :; do sleep 0.2; done' & "
     call = box.call(
-        f"AGENT_RESOURCE_HINT=time:3s; {child} trap 'echo trapped; sleep 0.2; exit 3' TERM; while :; do sleep 0.2; done"
+        f"AGENT_RESOURCE_HINT=time:2s; {child} trap 'echo trapped; sleep 0.2; exit 3' TERM; while :; do sleep 0.2; done"
     )
     assert (call.rc, call.out) == (3, "trapped\n")
     assert call.feedback[0] == (
-        f"[agentcgroup] Call {call.number} was ended at its time limit of 3 s. Next: run it without time in the hint."
+        f"[agentcgroup] Call {call.number} was ended at its time limit of 2 s. Next: run it without time in the hint."
     )
     wait_for(lambda: not box.group(call.number).exists(), 20, "the end of its processes")
     assert box.call("cat /lock/trapped; rm /lock/trapped").out == "child\n"
     record = box.record_of(call.number)
-    assert (record["result"], record["time_limit_s"]) == ("time", 3.0) and record["duration_s"] >= 3
+    assert (record["result"], record["time_limit_s"]) == ("time", 2.0) and record["duration_s"] >= 2
 
 
 def test_a_call_that_ignores_term_is_killed_after_its_grace(box: Container, bystanders: None) -> None:
     """A sandbox's bash call blocks for hours: A3S Code#67 (P046), OpenHands#207 (P048), claude-code#84647 (P030)."""
-    enforce(call={"time_max": "2s"})
+    enforce(call={"time_max": "1s", "grace": "1s"})
     call = box.call("trap '' TERM; sleep 1000 & while :; do sleep 0.2; done")
     assert call.rc == -9
     assert call.feedback == [
-        f"[agentcgroup] Call {call.number} was ended at its time limit of 2 s. Next: run a smaller part of it."
+        f"[agentcgroup] Call {call.number} was ended at its time limit of 1 s. Next: run a smaller part of it."
     ]
-    assert box.record_of(call.number)["duration_s"] >= 4
+    assert box.record_of(call.number)["duration_s"] >= 2
     wait_for(lambda: not box.group(call.number).exists(), 20, "the end of its processes")
 
 
@@ -252,12 +252,12 @@ def busy(size: int, seconds: float) -> str:
 
 def test_the_larger_of_two_calls_is_held_until_the_other_has_finished(box: Container) -> None:
     """memory.high alone never ends it: oh-my-pi#12769 (P063), kubernetes/enhancements#4243 (P064)."""
-    tight("30s")
+    tight("15s")
     soft = [box.tree / "memory.high", box.tree / "calls/memory.high"]
     wait_for(lambda: [path.read_text() for path in soft] == [f"{200 * MIB}\n", f"{168 * MIB}\n"], 10, "the soft limits")
-    large, group = started(box, fill(110, 8))
+    large, group = started(box, fill(110, 6))
     wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
-    small = box.background(busy(90, 3))
+    small = box.background(busy(90, 2))
     wait_for(lambda: is_held(group), 30, "the hold")
     wait_for(lambda: [int(path.read_text()) // MIB for path in soft] == [281, 251], 5, "room for the other")
     assert (small.result().rc, small.result().out) == (0, "90\n")
@@ -267,7 +267,7 @@ def test_the_larger_of_two_calls_is_held_until_the_other_has_finished(box: Conta
         line
     )
     record, beside = box.record_of(int(group.name)), box.record_of(small.result().number)
-    assert 0 < record["held_s"] < 30 and record["result"] == beside["result"] == "ok"
+    assert 0 < record["held_s"] < 15 and record["result"] == beside["result"] == "ok"
     assert beside["throttled_s"] > 0.5 and beside["held_s"] == 0
     wait_for(lambda: [int(path.read_text()) // MIB for path in soft] == [200, 168], 10, "the soft limits as before")
 
@@ -296,19 +296,19 @@ def test_what_waits_for_the_stall_deadline_makes_the_largest_end(box: Container,
 def test_a_call_that_stands_still_at_its_own_limit_ends_and_not_its_larger_neighbour(
     box: Container, bystanders: None
 ) -> None:
-    enforce(call={"stall_deadline": "3s"})
-    large, larger = started(box, fill(150, 8))
+    enforce(call={"stall_deadline": "2s"})
+    large, larger = started(box, fill(150, 6))
     wait_for(lambda: memory(larger) > 150 * MIB, 10, "the large call")
     call, group = started(box, f"sleep 1; {fill(60)}")
     (group / "memory.high").write_text("8M")
-    assert call.result().rc == -15 and "at the stall deadline of 3 s" in call.result().err
+    assert call.result().rc == -15 and "at the stall deadline of 2 s" in call.result().err
     record = box.record_of(int(group.name))
     assert (record["result"], record["held_s"]) == ("stall", 0)
     assert large.result().out == "150\n" and box.record_of(int(larger.name))["held_s"] == 0
 
 
 def test_a_held_call_that_gets_a_signal_runs_its_trap_once_and_at_once(box: Container) -> None:
-    tight("60s", grace="20s")
+    tight("20s", grace="20s")
     text = f"n=0; trap 'echo trapped $((n+=1)); kill $!; wait; exit 5' TERM; {fill(110, 1000)} & wait"
     large, group = started(box, text)
     wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
@@ -328,33 +328,33 @@ def agent_processes(container: Container) -> list[int]:
 
 
 def test_a_lock_shared_by_two_containers_does_not_deadlock(box: Container, engine: Engine, lock: Path) -> None:
-    tight("4s")
+    tight("3s")
     other = engine.start(f"--volume={lock}:/lock", policy="enforcement")
-    holder, group = started(box, f"exec 9>/lock/file; flock 9; {fill(110, 8)}")
+    holder, group = started(box, f"exec 9>/lock/file; flock 9; {fill(110, 5)}")
     wait_for(lambda: memory(group) > 110 * MIB, 10, "the holder of the lock")
-    small = box.background(busy(90, 14))
+    small = box.background(busy(90, 8))
     wait_for(lambda: is_held(group), 30, "the hold")
     waiter = other.call("exec 9>/lock/file; flock 9; echo got it")
     assert (waiter.rc, waiter.out) == (0, "got it\n")
     assert small.result().rc == 0
     holder.result()
     record = box.record_of(int(group.name))
-    assert 0 < record["held_s"] < 2 * 4 and record["result"] in ("ok", "stall")
+    assert 0 < record["held_s"] < 2 * 3 and record["result"] in ("ok", "stall")
 
 
 def test_a_held_call_goes_on_when_the_others_wait_for_what_it_has(box: Container) -> None:
-    tight("60s")
-    holder, group = started(box, f"exec 9>/lock/file; flock 9; {fill(110, 7)}")
+    tight("20s")
+    holder, group = started(box, f"exec 9>/lock/file; flock 9; {fill(110, 5)}")
     wait_for(lambda: memory(group) > 110 * MIB, 10, "the holder of the lock")
     waiter = box.background(f"exec 9>/lock/file; {fill(90)}; flock 9; echo got it")
     wait_for(lambda: is_held(group), 30, "the hold")
     assert waiter.result().out == "90\ngot it\n"
     assert holder.result().out == "110\n"
-    assert box.record_of(int(group.name))["held_s"] < 30
+    assert box.record_of(int(group.name))["held_s"] < 20
 
 
 def test_a_held_call_goes_on_when_the_daemon_dies(box: Container) -> None:
-    tight("60s")
+    tight("20s")
     large, group = started(box, fill(110, 6))
     wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
     small = box.background(busy(90, 5))
@@ -391,7 +391,7 @@ def test_cpu_follows_the_hint_within_the_policy(box: Container) -> None:
     clamp = "[agentcgroup] Hint: cpu 8 asked, 1.5 granted, the most allowed here. Next: ask for at most cpu:1.5."
     assert {hint: result.feedback for hint, result in results.items() if result.feedback} == {"cpu:8": [clamp]}
     assert [(box.tree / name).read_text() for name in ("cpu.max", "cpu.weight")] == ["150000 100000\n", "70\n"]
-    slow = box.call("AGENT_RESOURCE_HINT=cpu:0.1 timeout 2 sh -c 'while :; do :; done'; sleep 0.3")
+    slow = box.call("AGENT_RESOURCE_HINT=cpu:0.1 timeout 1 sh -c 'while :; do :; done'; sleep 0.3")
     number = max(entry["number"] for entry in box.settled(1))
     assert slow.rc == 0 and box.record_of(number)["cpu_throttled_s"] > 0
 
@@ -400,8 +400,8 @@ def test_a_device_is_no_faster_than_allowed(box: Container) -> None:
     enforce(io={"max": {"/dev/vda": {"wbps": "2M"}}, "weight": 50})
     rule = r"\d+:\d+ rbps=max wbps=2097152 riops=max wiops=max\n"
     wait_for(lambda: re.fullmatch(rule, (box.tree / "io.max").read_text()), 10, "the limit")
-    write = box.call("dd if=/dev/zero of=/var/tmp/slow bs=512k count=16 oflag=direct status=none; rm /var/tmp/slow")
-    assert write.rc == 0 and write.seconds > 3
+    write = box.call("dd if=/dev/zero of=/var/tmp/slow bs=512k count=8 oflag=direct status=none; rm /var/tmp/slow")
+    assert write.rc == 0 and write.seconds > 1.5
     enforce()
     wait_for(lambda: (box.tree / "io.max").read_text() == "", 5, "the limit is taken back")
 
@@ -434,10 +434,10 @@ def test_swap_is_limited_and_by_default_there_is_none(box: Container, swap: None
 
 def test_the_agents_pages_stay_when_a_helper_wants_them(box: Container) -> None:
     """Each delegate is told the full memory and the agent dies: evener#496 (P022)."""
-    helper = "sleep 2; cat /var/tmp/large >/dev/null; sleep 1000"
+    helper = "sleep 1; cat /var/tmp/large >/dev/null; sleep 1000"
     small = {"max": "192M", "swap_max": 0, "agent_min": "96M"}
     each = {"low": "64M", "default": "64M", "medium": "64M", "high": "160M", "max": "160M"}
-    enforce(small, {"memory": each}, rules=[{"match": "^sleep 2; cat", "as": "helper"}])
+    enforce(small, {"memory": each}, rules=[{"match": "^sleep 1; cat", "as": "helper"}])
     box.call("dd if=/dev/zero of=/var/tmp/large bs=1M count=250 status=none")
     box.spawn(["dd", "if=/dev/zero", "of=/var/tmp/agents", "bs=1M", "count=80", "status=none"])
     box.spawn(["sync"])
@@ -445,12 +445,22 @@ def test_the_agents_pages_stay_when_a_helper_wants_them(box: Container) -> None:
     assert 80 * MIB < had < 96 * MIB
     events, met = box.tree / "memory.events.local", lambda text: int(re.findall(r"^max (\d+)", text, re.MULTILINE)[0])
     before = met(events.read_text())
-    call = box.background(fill(55, 10))
+    call = box.background(fill(55, 4))
     box.background(helper)
     wait_for(lambda: met(events.read_text()) > before + 20, 10, "the limit of the whole is met")
     assert call.result().out == "55\n"
     assert memory(box.tree / "agent") > 0.95 * had
     (box.tree / "helpers/cgroup.kill").write_text("1")
+
+
+def test_an_agent_that_grows_ends_at_a_limit_of_its_own(box: Container, bystanders: None) -> None:
+    """A runtime grows to 120 GB and takes its neighbours along: claude-code#4953 (P007), #86712 (P006)."""
+    enforce({**MEMORY, "agent_max": "128M"})
+    limit = box.tree / "agent/memory.max"
+    wait_for(lambda: limit.read_text() == f"{128 * MIB}\n", 10, "the limit")
+    grown = box.spawn(["python3", "-c", "b = bytearray(200 << 20)"])
+    assert grown.rc == -9
+    assert box.call(fill(150)).out == "150\n"
 
 
 def test_the_limits_in_force_can_be_read_inside(box: Container) -> None:

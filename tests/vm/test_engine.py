@@ -20,23 +20,21 @@ HOOK = "/usr/libexec/agentcgroup/agentcgroup-hook"
 SHIMS = ["/dev/agentcgroup/agentcgroup-hint", "/usr/bin/bash", "/usr/bin/dash"]
 
 
-# What no runtime has a part in.
+# What depends on podman or systemd alone.
 once = pytest.mark.parametrize("both_ends", BOTH_ENDS[:1], indirect=True, ids=lambda p: "-".join(p))
 
 
 @pytest.fixture(scope="module")
 def box(both_ends: Engine) -> Container:
     """A governed container that the tests of this file share, in their order."""
-    restart = "on-failure" if "--runtime=crun" in both_ends.command else "always"
-    return both_ends.start(
-        "--name=engine-box",
-        f"--restart={restart}",
-        "--memory=2g",
-        "--health-cmd=head /proc/self/cgroup",
-        "--health-interval=1h",
-    )
+    if "--runtime=crun" in both_ends.command:
+        options = ["--restart=on-failure", "--health-cmd=head /proc/self/cgroup", "--health-interval=1h"]
+    else:
+        options = ["--restart=always"]
+    return both_ends.start("--name=engine-box", "--memory=2g", *options)
 
 
+@once
 def test_a_shell_healthcheck_is_no_call(box: Container) -> None:
     def log() -> list[dict[str, str]]:
         return json.loads(box.podman("inspect", "--format", "{{json .State.Health.Log}}", box.id).stdout) or []
@@ -66,6 +64,7 @@ def test_exec_of_a_shell_is_a_call_and_of_another_program_is_not(box: Container)
     assert kinds == [("call", "exit 5"), ("shell", "exit 6")]
 
 
+@once
 def test_stats_and_top_count_what_runs_in_calls(box: Container) -> None:
     call = box.hold()
     [stats] = json.loads(box.podman("stats", "--no-stream", "--format=json", box.id).stdout)
@@ -100,6 +99,7 @@ def test_an_update_of_the_memory_limit_reaches_the_calls(box: Container) -> None
         governed(box, limit=(limit_of_one + spare) << 20)
 
 
+@once
 def test_systemd_rereading_its_units_changes_nothing(box: Container) -> None:
     """systemd#8364: a daemon-reload cleared the controllers of a delegated cgroup."""
 
@@ -191,13 +191,13 @@ def test_stop_takes_running_calls_along(box: Container) -> None:
     governed(box)
 
 
+@once
 def test_kill_takes_running_calls_along(box: Container) -> None:
     box.hold()
     box.podman("kill", box.id)
     nothing_left(box.id)
     box.podman("start", box.id)
     wait_for(box.answers, 10, "the agent")
-    governed(box)
 
 
 def test_a_removed_container_leaves_only_its_records(box: Container) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from podman import AGENT, CGROUPFS, Container, Engine, governed, nothing_left, run, wait_for
+from podman import CGROUPFS, Container, Engine, governed, nothing_left, run, wait_for
 
 ENTRY = "cat /proc/self/cgroup >/agent/entry; exec python3 /agent/agent.py /agent/agent.sock"
 
@@ -134,25 +134,19 @@ def test_without_cgroups_the_callers_own_stays_untouched(file_engine: Engine, jo
     assert "agentcgroup" not in done.out
 
 
-def test_in_a_pod_from_kube_yaml_and_joined_to_it(file_engine: Engine, tmp_path: Path) -> None:
-    shared, joining = file_engine.shared_directory(), file_engine.shared_directory()
+def test_in_a_pod_from_kube_yaml(file_engine: Engine, tmp_path: Path) -> None:
+    shared = file_engine.shared_directory()
     (tmp_path / "pod.yaml").write_text(KUBE.format(shared=shared))
     file_engine.podman("kube", "play", "--network=none", str(tmp_path / "pod.yaml"))
     try:
         container = named(file_engine, "modes-kube-agent", shared)
+        assert container.record["cooperative"] == []
+        assert "/machine-libpod_pod_" in container.record["base"]
         governed(container)
         assert int((container.tree / "memory.max").read_text()) == (512 - 4) << 20
-        file_engine.podman(
-            "run", "-d", "--pod=modes-kube", "--name=modes-joined", "--annotation=agentcgroup.policy=test",
-            f"--volume={joining}:/agent", "localhost/debian", *AGENT,
-        )  # fmt: skip
-        joined = named(file_engine, "modes-joined", joining)
-        governed(joined)
-        assert joined.record["cooperative"] == container.record["cooperative"] == []
     finally:
         file_engine.podman("kube", "down", "--force", str(tmp_path / "pod.yaml"))
     nothing_left(container.id)
-    nothing_left(joined.id)
 
 
 def test_as_a_quadlet(file_engine: Engine) -> None:

@@ -19,7 +19,7 @@ POLICY = {
     "call": {
         "memory": {"low": "64M", "default": "100M", "medium": "100M", "high": "200M", "max": "200M"},
         "pids_max": 30,
-        "time_max": "6s",
+        "time_max": "4s",
         "grace": "1s",
         "orphans": "kill",
         "fork_rate": 1000,
@@ -34,7 +34,7 @@ MANY = (
 )
 LOADS = {
     "memory": fill(150),
-    "time": "sleep 7; echo late",
+    "time": "sleep 5; echo late",
     "pids": MANY,
     "orphans": "sleep 1000 >/dev/null 2>&1 </dev/null & sleep 0.3; echo left",
 }
@@ -105,7 +105,7 @@ def test_the_record_says_with_numbers_what_would_have_happened(
         "orphans: N would have been ended with the call",
     ]
     assert re.search(r"peak 15\d(\.\d)? MiB is above the limit 100 MiB", would["memory"][0])
-    assert re.search(r"time: [7-9](\.\d)? s is above the limit 6 s", would["time"][0])
+    assert re.search(r"time: [5-9](\.\d)? s is above the limit 4 s", would["time"][0])
     assert would["pids"] == ["pids: peak 41 is above the limit 30"]
     assert would["orphans"] == ["orphans: 1 would have been ended with the call"]
     assert all(record["mode"] == "observe" and record["result"] == "ok" for _, record in observed.values())
@@ -113,7 +113,7 @@ def test_the_record_says_with_numbers_what_would_have_happened(
 
 def test_calls_that_are_too_large_only_together_are_found(box: Container) -> None:
     known = len(box.ledger())
-    calls = [box.background(fill(95, 6)) for _ in range(3)]
+    calls = [box.background(fill(95, 4)) for _ in range(3)]
     assert [call.result().out for call in calls] == ["95\n"] * 3
     phrases = [phrase for record in box.settled(known + 3)[known:] for phrase in record["would"]]
     found = [
@@ -145,7 +145,7 @@ def test_enforce_does_to_the_same_calls_what_was_foretold(
         "orphans": (0, "left\n"),
     }
     said = {name: result.err for name, (result, _) in enforced.items()}
-    for name, limit in (("memory", "limit 100 MiB"), ("time", "limit of 6 s"), ("pids", "limit of 30 processes")):
+    for name, limit in (("memory", "limit 100 MiB"), ("time", "limit of 4 s"), ("pids", "limit of 30 processes")):
         assert limit in said[name], said
     assert "1 background process (sleep), ended with the call" in said["orphans"]
     records = {name: record for name, (_, record) in enforced.items()}

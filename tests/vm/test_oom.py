@@ -66,6 +66,19 @@ def test_a_call_that_ends_in_a_pipe_is_told_of_its_oom_too(box: Container, oom: 
     assert box.record_of(hog.number)["result"] == "oom"
 
 
+def test_an_oom_of_the_host_takes_a_call(box: Container, oom: Journal) -> None:
+    """The agent and an editor's server die in a global OOM: claude-code#86712 (P006), oh-my-codex#2145 (P015)."""
+    agent = agent_pid(box)
+    daemon = run("systemctl", "show", "-P", "MainPID", "agentcgroupd").stdout
+    with short_of_memory(leave=400):
+        hog = box.call(f"AGENT_RESOURCE_HINT=memory:max {fill(620)}")
+    assert hog.rc == -9
+    record = box.record_of(hog.number)
+    assert record["result"] == "container limit" and record["peak_bytes"] < 600 * MIB
+    assert agent_pid(box) == agent
+    assert run("systemctl", "show", "-P", "MainPID", "agentcgroupd").stdout == daemon
+
+
 def test_the_verdict_outlives_the_container(box: Container, file_engine: Engine, oom: Journal) -> None:
     """The cgroup is gone before the OOM can be read: podman#25990 (P058), pelagos#343 (P059)."""
     number = box.call(fill(400)).number
@@ -123,20 +136,6 @@ def test_an_oom_of_the_slice_above_takes_a_call_and_no_neighbour(engine: Engine,
     finally:
         run("systemctl", "stop", "agentcgroup-neighbour", check=False)
         run("systemctl", "revert", SLICE, check=False)
-
-
-def test_an_oom_of_the_host_takes_a_call(engine: Engine, oom: Journal) -> None:
-    """The agent and an editor's server die in a global OOM: claude-code#86712 (P006), oh-my-codex#2145 (P015)."""
-    container = engine.start()
-    agent = agent_pid(container)
-    daemon = run("systemctl", "show", "-P", "MainPID", "agentcgroupd").stdout
-    with short_of_memory(leave=400):
-        hog = container.call(f"AGENT_RESOURCE_HINT=memory:max {fill(620)}")
-    assert hog.rc == -9
-    record = container.record_of(hog.number)
-    assert record["result"] == "container limit" and record["peak_bytes"] < 600 * MIB
-    assert agent_pid(container) == agent
-    assert run("systemctl", "show", "-P", "MainPID", "agentcgroupd").stdout == daemon
 
 
 class short_of_memory:

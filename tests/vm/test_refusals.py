@@ -8,13 +8,12 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from bundle import HOOK, Bundle
 from conftest import POLICIES
-from podman import Engine, governed, nothing_left, run, wait_for
+from podman import Container, Engine, governed, nothing_left, run, wait_for
 
 HOOKS_D = Path("/usr/share/containers/oci/hooks.d/50-agentcgroup.json")
 UNITS = ("agentcgroupd.socket", "agentcgroupd.service")
@@ -75,16 +74,6 @@ def bundle(rootfs: Path) -> Iterator[Callable[..., Bundle]]:
     for each in made:
         each.delete()
         nothing_left(each.id)
-
-
-@contextmanager
-def without_the_daemon() -> Iterator[None]:
-    """Neither the daemon nor systemd's socket for it."""
-    run("systemctl", "stop", *UNITS)
-    try:
-        yield
-    finally:
-        run("systemctl", "start", *UNITS)
 
 
 def journal_of(container_id: str, what: str = "") -> str:
@@ -166,41 +155,54 @@ def test_an_annotation_that_makes_no_sense_is_named_and_the_container_starts(
 # --- required -------------------------------------------------------------------------------------------------------
 
 
-def test_a_required_policy_refuses_a_container_in_which_it_would_only_ask_nicely(file_engine: Engine) -> None:
-    done = file_engine.podman(
-        "run", "--rm", "--network=none", "--privileged", "--annotation=agentcgroup.policy=strict", "localhost/debian",
-        "echo", "started", check=False,
-    )  # fmt: skip
+def test_a_required_policy_refuses_a_container_in_which_it_would_only_ask_nicely() -> None:
+    done = run_strict(Engine("runc"), "--privileged")
     assert done.returncode != 0
     assert done.stdout == ""
-    assert 'policy "strict": limits would be cooperative, the container could undo them: CAP_SYS_ADMIN' in done.stderr
+    cause = 'policy "strict": limits would be cooperative, the container could undo them: CAP_SYS_ADMIN'
+    assert cause in done.stderr
 
 
-def test_a_required_policy_stops_the_container_when_the_daemon_is_down(journal) -> None:
-    with without_the_daemon():
-        for runtime in ("crun", "runc"):
-            done = Engine(runtime).podman(
-                "run", "--rm", "--network=none", "--annotation=agentcgroup.policy=strict", "localhost/debian",
-                "echo", "started", check=False,
-            )  # fmt: skip
-            assert done.returncode != 0
-            assert done.stdout == ""
-            assert "agentcgroupd is not running" in done.stderr
-    assert "cannot be kept: agentcgroupd is not running" in journal.text()
+def run_strict(engine: Engine, *options: str) -> subprocess.CompletedProcess[str]:
+    annotation = "--annotation=agentcgroup.policy=strict"
+    command = ("run", "--rm", "--network=none", annotation, *options, "localhost/debian", "echo", "started")
+    return engine.podman(*command, check=False)
 
 
 # --- the daemon comes later -----------------------------------------------------------------------------------------
 
 
-def test_a_container_started_without_the_daemon_is_governed_by_fallback_and_adopted_later(file_engine: Engine) -> None:
-    with without_the_daemon():
-        container = file_engine.start("--annotation=agentcgroup.call.memory.default=128M")
-        done = container.call("cat /proc/self/cgroup; exit 3")
+class TestWhileTheDaemonIsDown:
+    @pytest.fixture(scope="class", autouse=True)
+    def down(self) -> Iterator[None]:
+        """Neither the daemon nor systemd's socket for it."""
+        run("systemctl", "stop", *UNITS)
+        yield
+        run("systemctl", "start", *UNITS)
+
+    def test_a_required_policy_stops_the_container(self, file_engine: Engine, journal) -> None:
+        done = run_strict(file_engine)
+        assert done.returncode != 0
+        assert done.stdout == ""
+        assert "agentcgroupd is not running" in done.stderr
+        assert "cannot be kept: agentcgroupd is not running" in journal.text()
+
+    def test_another_container_starts_and_its_calls_run_in_fallback(self, lonely: Container) -> None:
+        done = lonely.call("cat /proc/self/cgroup; exit 3")
         assert (done.rc, done.out) == (3, "0::/agentcgroup/calls/fallback\n")
-        assert "limits follow later: agentcgroupd is not running" in journal_of(container.id)
-    wait_for(lambda: container.record["registered"], 10, "the adoption")
-    governed(container, limit=128 << 20)
-    assert int((container.tree / "calls/fallback/memory.max").read_text()) == 128 << 20
+        assert "limits follow later: agentcgroupd is not running" in journal_of(lonely.id)
+
+
+@pytest.fixture(scope="module")
+def lonely(file_engine: Engine) -> Container:
+    """A container that was started without the daemon."""
+    return file_engine.start("--annotation=agentcgroup.call.memory.default=128M")
+
+
+def test_the_daemon_adopts_it_with_its_annotations_when_it_comes_back(lonely: Container) -> None:
+    wait_for(lambda: lonely.record["registered"], 10, "the adoption")
+    governed(lonely, limit=128 << 20)
+    assert int((lonely.tree / "calls/fallback/memory.max").read_text()) == 128 << 20
 
 
 # --- places where no shim may go ------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def test_the_hosts_shells_are_not_wrapped_through_a_shared_mount(file_engine: En
     assert "shared with others" in journal_of(container.id)
     done = container.call("cat /proc/self/cgroup; exit 3")
     assert (done.rc, done.out) == (3, "0::/agentcgroup/agent\n")
-    file_engine.clean()
+    file_engine.podman("rm", "-f", "-t", "0", container.id)
     assert hosts_bash() == before
 
 

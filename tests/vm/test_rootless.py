@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 
@@ -69,17 +70,15 @@ def test_a_required_users_container_does_not_start_and_says_why() -> None:
 
 
 def test_a_user_can_run_one_command_as_a_call() -> None:
-    done = as_user("agentcgroup", "run", "--hint=memory:64m", "--", "sh", "-c", "cat /proc/self/cgroup; exit 7")
-    assert (done.returncode, done.stderr) == (7, "")
-    assert re.fullmatch(r"0::/user\.slice/user-1000\.slice/.*/agentcgroup/calls/1\n", done.stdout)
-    done = as_user("agentcgroup", "run", "--hint=memory:64m", "--", "python3", "-c", "bytearray(100 << 20)")
+    text = "cat /proc/self/cgroup; python3 -c 'bytearray(100 << 20)'"
+    done = as_user("agentcgroup", "run", "--hint=memory:64m", "--", "sh", "-c", text)
     assert done.returncode == 137
+    assert re.fullmatch(r"0::/user\.slice/user-1000\.slice/.*/agentcgroup/calls/1\n", done.stdout)
     assert "limit 64 MiB (hint 64m)" in done.stderr
-    assert "AGENT_RESOURCE_HINT=memory:96m python3 -c 'bytearray(100 << 20)'" in done.stderr
+    assert f"AGENT_RESOURCE_HINT=memory:96m sh -c {shlex.quote(text)}" in done.stderr
 
 
 def test_what_is_roots_is_said_to_be_roots() -> None:
-    for command, path in (("ps", "/run/agentcgroup/control.sock"), ("why", "/var/log/agentcgroup/calls.jsonl")):
-        done = as_user("agentcgroup", command, *(["nobody"] if command == "why" else []))
-        assert done.returncode == 1
-        assert done.stderr.lower() == f"agentcgroup: {path}: permission denied: run this as root\n"
+    done = as_user("agentcgroup", "why", "nobody")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "agentcgroup: /var/log/agentcgroup/calls.jsonl: Permission denied: run this as root\n"
