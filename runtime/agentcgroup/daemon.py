@@ -143,16 +143,14 @@ class Daemon:
         self.governor.look_for_end(str(request.get("id")))
         notes = {str(k): str(v) for k, v in dict(request.get("annotations") or {}).items()}
         engine = str(request.get("engine") or "other")
-        required = notes.get("agentcgroup.required") == "true"
+        name, required = choices.demanded(notes)
+        required = required or self._is_required(name or "")
         try:
-            choice = choices.choose(notes, engine, self.config)
-            if choice is None:
+            if choices.choose(notes, engine, self.config) is None:
                 return {"refuse": "the annotation is for another container", "required": False, "quiet": True}
-            required = required or choice.required or self._is_required(choice.policy_name)
             policy = self.policy_for(notes, engine)
         except UserError as error:
             return {"refuse": str(error), "required": required}
-        required = required or policy.required
         cooperative = _texts(request, "cooperative")
         if required and cooperative:
             why = ", ".join(cooperative)
@@ -168,7 +166,9 @@ class Daemon:
 
     def _is_required(self, name: str) -> bool:
         """A broken policy that was required stays so."""
-        return name in self.policies.errors and (self.required_dir / name).exists()
+        if name in self.policies.errors:
+            return (self.required_dir / name).exists()
+        return name in self.policies.policies and self.policies.policies[name].required
 
     def _register(self, container_id: str) -> dict[str, Any]:
         try:

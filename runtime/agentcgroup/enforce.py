@@ -7,6 +7,7 @@ whose calls are calm is looked at ever more seldom.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcgroup import ladder, subtree
@@ -33,18 +34,25 @@ FULL_SHARE = 0.97
 IDLE_AFTER = 2.0
 IDLE_SHARE = 0.01
 IDLE_BYTES = 256 << 10
+#: The fork rate is of the last two looks, over no less than this (seconds): a JVM may start its threads at once.
+FORK_WINDOW = 1.0
 #: Refusals at pids.max that make a storm, however slow: as many as there are processes allowed, but never fewer.
 STORM_REFUSALS = 128
 
 
 class Strain:
-    """How a call fares: counters as of the last look, and what has become of them since. Seconds and bytes."""
+    """How a call fares: counters as of the last look, and what has become of them since. Seconds and bytes.
+
+    level: the cgroup whose limit makes it wait. waited: slowed and held in this episode, for each such cgroup.
+    """
 
     def __init__(self) -> None:
         self.looked = time.monotonic()
         self.stall_seen = self.held_seen = self.cpu_seen = 0.0
         self.memory_seen = self.pids_seen = self.denied_seen = 0
-        self.waited = 0.0
+        self.host_stalls_seen: int | None = None
+        self.burst = (0, 0.0)
+        self.waited: dict[str, float] = {}
         self.idle = 0.0
         self.calm = 0
         self.stalled = False
@@ -67,24 +75,36 @@ class Strain:
         self.stalled = gained >= STALLED_SHARE * elapsed
         if self.stalled:
             self.level = self._level(call)
-        self.waited += waited + (gained if self.stalled else 0.0)
+            self._add(self.level, gained)
+        else:
+            self.host_stalls_seen = None
+        if waited > 0:
+            self._add(call.held_at, waited)
         self.calm = 0 if self.stalled or waited > 0 else self.calm + 1
         if self.calm >= CALM_LOOKS:
-            self.waited, self.level = 0.0, ""
+            self.waited.clear()
+            self.level = ""
         self._work(call, elapsed)
         if not self.looks:
             call.raise_oom_scores()
         self.looks += 1
-        return self._forks(call, elapsed) and self.waited == 0.0
+        return self._forks(call, elapsed) and not self.waited
+
+    def _add(self, level: str, seconds: float) -> None:
+        self.waited[level] = self.waited.get(level, 0.0) + seconds
 
     def _level(self, call: Call) -> str:
         """The cgroup whose limit makes it wait: from the call upwards the first that is at one; the root of all where
-        the host itself is short. Between two looks no event need be counted: a throttled task sleeps for 2 s at most.
+        the host itself is short. Otherwise the one of before, for a throttled task sleeps on for up to 2 s, or the call
+        itself: what cannot be laid to others is its own.
         """
         for group in call.cgroup.parents(call.container.top):
             if _full(group):
                 return group.path
-        return self.level or str(call.container.top)
+        before, self.host_stalls_seen = self.host_stalls_seen, _host_stalls()
+        if before is not None and self.host_stalls_seen > before:
+            return str(call.container.top)
+        return self.level or call.cgroup.path
 
     def _work(self, call: Call, elapsed: float) -> None:
         memory = call.cgroup.number("memory.current") or 0
@@ -100,18 +120,20 @@ class Strain:
         if now * 2 > call.grant.pids or denied > self.denied_seen:
             call.note_zombies()
         self.pids_seen, self.denied_seen = now, denied
-        self.fork_rate = gained / max(elapsed, TICK)
+        before, over = self.burst
+        self.fork_rate = (gained + before) / max(elapsed + over, FORK_WINDOW)
+        self.burst = (gained, elapsed)
         return gained < 16
 
-    def standing(self, call: Call, now: float) -> ladder.Standing:
-        """The call as the ladder sees it."""
+    def standing(self, call: Call, now: float, level: str) -> ladder.Standing:
+        """The call as the ladder sees it that decides for the limit of the cgroup `level`."""
         policy = call.container.policy.call
         return ladder.Standing(
             burden=(PRIORITIES.index(call.grant.priority), self.memory_seen),
             deadline=policy.stall_deadline,
             rungs=policy.on_pressure,
-            waited=self.waited,
-            stalled=self.stalled,
+            waited=self.waited.get(level, 0.0),
+            stalled=self.stalled and self.level == level,
             idle=self.idle >= IDLE_AFTER,
             held=call.held_since is not None,
             spared=now < call.spared_until,
@@ -185,11 +207,11 @@ class Watch:
         holding = {call.held_at for call in calls if call.held_since is not None}
         for level in sorted(holding | {call.strain.level for call in calls if call.strain.stalled}):
             sharing = [call for call in self._peers(level) if call.container.policy.mode == "enforce"]
-            for index, step in ladder.decide([call.strain.standing(call, now) for call in sharing]):
+            for index, step in ladder.decide([call.strain.standing(call, now, level) for call in sharing]):
                 _carry_out(sharing[index], step, level)
                 if step == "end":  # a throttled task may sleep on for 2 s: the others' time begins anew
                     for call in sharing:
-                        call.strain.waited = 0.0
+                        call.strain.waited.pop(level, None)
 
     def _peers(self, level: str) -> list[Call]:
         """The calls at and below a cgroup."""
@@ -227,6 +249,17 @@ def _full(group: Cgroup) -> bool:
     """Whether it holds about as much as a limit of its own allows; charges are made in batches of 64 pages a CPU."""
     limits = [limit for name in ("memory.high", "memory.max") if (limit := group.number(name)) is not None]
     return bool(limits) and (group.number("memory.current") or 0) >= min(limits) * FULL_SHARE
+
+
+def _host_stalls() -> int:
+    """How often a task had to reclaim because the host was short; what cgroups make it reclaim is not counted there
+    (mm/vmscan.c, do_try_to_free_pages).
+    """
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("allocstall_"))
 
 
 def _within(path: str, group: Cgroup) -> bool:

@@ -55,9 +55,9 @@ def strain(call: Any) -> Strain:
 def test_half_of_the_time_without_progress_is_a_stall(call: Any) -> None:
     found = strain(call)
     stall(call, 0.2)
-    assert found.look(call, 0.5) and not found.stalled and found.waited == 0
+    assert found.look(call, 0.5) and not found.stalled and not found.waited
     stall(call, 0.5)
-    assert not found.look(call, 1.0) and found.stalled and found.waited == pytest.approx(0.3)
+    assert not found.look(call, 1.0) and found.stalled and found.waited[found.level] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_half_of_the_time_without_progress_is_a_stall(call: Any) -> None:
         ({"memory.high": 1}, 1),
         ({"memory.max": 2}, 2),
         ({"memory.max": 4}, 4),
-        ({}, 5),
+        ({}, 0),
         ({"memory.high": 1, "memory.max": 0}, 0),
     ],
 )
 def test_the_lowest_cgroup_that_is_full_makes_it_wait(call: Any, full: dict[str, int], level: int) -> None:
-    """0 is the call itself, 1 calls/, 2 our subtree, 3 the container, 4 a slice, 5 the host."""
+    """0 is the call itself, 1 calls/, 2 our subtree, 3 the container, 4 a slice."""
     found = strain(call)
     for limit, up in full.items():
         call.put(limit, 100 * MIB, up)
@@ -94,18 +94,41 @@ def test_the_level_is_remembered_while_a_throttled_task_sleeps_on(call: Any) -> 
     assert found.level.endswith("/calls")
 
 
+def test_the_host_makes_it_wait_only_when_the_host_is_short(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that thrashes below its own limits is no reason to hold those of other containers."""
+    stalls = [7]
+    monkeypatch.setattr("agentcgroup.enforce._host_stalls", lambda: stalls[0])
+    found = strain(call)
+    for number, (count, level) in enumerate([(7, call.cgroup.path), (7, call.cgroup.path), (9, call.container.top)], 1):
+        stalls[0] = count
+        stall(call, 0.5 * number)
+        found.look(call, 0.5 * number)
+        assert found.level == str(level), number
+
+
+def test_what_waits_at_one_limit_is_not_late_at_another(call: Any) -> None:
+    found = strain(call)
+    call.put("memory.max", 100 * MIB)
+    call.put("memory.current", 99 * MIB)
+    stall(call, 30.0)
+    found.look(call, 30.0)
+    own, above = (found.standing(call, 30.0, str(p)) for p in (call.cgroup.path, Path(call.cgroup.path).parent))
+    assert (own.late, own.stalled) == (True, True)
+    assert (above.late, above.stalled, above.waited) == (False, False, 0.0)
+
+
 def test_an_episode_ends_with_some_calm_looks(call: Any) -> None:
     found = strain(call)
     stall(call, 0.5)
     found.look(call, 0.5)
     calm = [found.look(call, 1.0 + look / 2) for look in range(CALM_LOOKS)]
-    assert calm == [False] * (CALM_LOOKS - 1) + [True] and (found.waited, found.level) == (0.0, "")
+    assert calm == [False] * (CALM_LOOKS - 1) + [True] and (found.waited, found.level) == ({}, "")
 
 
 def test_held_time_counts_as_waited(call: Any) -> None:
     found = strain(call)
-    call.held_s = 0.5
-    assert not found.look(call, 0.5) and found.waited == 0.5 and not found.stalled
+    call.held_s, call.held_at = 0.5, "/calls"
+    assert not found.look(call, 0.5) and found.waited == {"/calls": 0.5} and not found.stalled
 
 
 def test_a_call_that_neither_charges_nor_runs_is_idle(call: Any) -> None:
@@ -119,7 +142,7 @@ def test_a_call_that_neither_charges_nor_runs_is_idle(call: Any) -> None:
     ):
         call.put(file, text)
         found.look(call, now)
-        assert found.standing(call, now).idle is idle, now
+        assert found.standing(call, now, "").idle is idle, now
 
 
 def test_gained_and_refused_processes_are_the_fork_rate(call: Any) -> None:
@@ -127,11 +150,21 @@ def test_gained_and_refused_processes_are_the_fork_rate(call: Any) -> None:
     call.put("pids.current", 61)
     call.put("pids.events", "max 40")
     assert not found.look(call, 0.5)
-    assert (found.fork_rate, found.denied_seen, call.zombies) == (200.0, 40, 1)
-    assert found.look(call, 1.0) and found.fork_rate == 0
-    call.put("pids.current", 91)
-    found.look(call, 1.001)  # a look that comes soon does not make a storm of it
-    assert found.fork_rate == 60.0
+    assert (found.fork_rate, found.denied_seen, call.zombies) == (101.0, 40, 1)
+    assert found.look(call, 1.0) and found.fork_rate == 100.0
+    assert found.look(call, 1.5) and found.fork_rate == 0.0
+
+
+def test_a_burst_is_no_storm_and_half_of_it_again_and_again_is(call: Any) -> None:
+    """A JVM starts its threads at once, which is less than 500 a second; a storm of 600 a second is found."""
+    found = strain(call)
+    call.put("pids.current", 400)
+    found.look(call, 0.001)
+    assert found.fork_rate == 400.0
+    for half in range(1, 4):
+        call.put("pids.current", 400 + 300 * half)
+        found.look(call, 10 + half * 0.5)
+    assert found.fork_rate == 600.0
 
 
 def test_what_an_adopted_call_did_before_is_not_held_against_it(call: Any) -> None:
@@ -142,7 +175,7 @@ def test_what_an_adopted_call_did_before_is_not_held_against_it(call: Any) -> No
     found.adopt(call)
     found.looked = -0.5
     found.look(call, 0.0)
-    assert (found.stalled, found.waited, found.fork_rate) == (False, 0.0, 0.0)
+    assert (found.stalled, found.waited, found.fork_rate) == (False, {}, 0.0)
 
 
 def test_oom_scores_are_looked_at_once(call: Any) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from agentcgroup.config import Config, Overrides
 from agentcgroup.errors import UserError
-from agentcgroup.policy.annotations import Choice, choose
+from agentcgroup.policy.annotations import Choice, choose, demanded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,8 +74,12 @@ def test_a_policy_that_cannot_be_told(annotations: dict[str, str], message: str)
 
 
 @pytest.mark.parametrize("key", ["agentcgroup.required", "agentcgroup.io/required"])
-def test_required(key: str) -> None:
-    assert chosen({"agentcgroup.policy": "batch", key: "true"}) == Choice("batch", required=True)
+@pytest.mark.parametrize("beside", [{}, {"agentcgroup.call.time_max": "garbage"}, {"agentcgroup.mod": "x"}])
+def test_what_is_demanded_does_not_depend_on_the_other_annotations(key: str, beside: dict[str, str]) -> None:
+    assert demanded({"agentcgroup.policy": "batch", **beside}) == ("batch", False)
+    assert demanded({"agentcgroup.policy": "batch", key: "true", **beside}) == ("batch", True)
+    assert demanded({"policy.agentcgroup.io/app": "batch", key: "true", **beside, **POD}) == ("batch", True)
+    assert demanded(beside) == (None, False)
     assert chosen({"agentcgroup.policy": "batch", key: "false"}) == Choice("batch")
     assert refusal({"agentcgroup.policy": "batch", key: "yes"}) == [
         f'annotation {key}: must be true or false, not "yes"'

@@ -163,6 +163,14 @@ def test_a_required_policy_refuses_a_container_in_which_it_would_only_ask_nicely
     assert cause in done.stderr
 
 
+@pytest.mark.parametrize("wrong", ["agentcgroup.io/x=1", "agentcgroup.call.time_max=soon"])
+def test_a_wrong_annotation_is_no_way_around_a_required_policy(file_engine: Engine, wrong: str) -> None:
+    done = run_strict(file_engine, f"--annotation={wrong}")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert wrong.partition("=")[0] in done.stderr
+
+
 def run_strict(engine: Engine, *options: str) -> subprocess.CompletedProcess[str]:
     annotation = "--annotation=agentcgroup.policy=strict"
     command = ("run", "--rm", "--network=none", annotation, *options, "localhost/debian", "echo", "started")

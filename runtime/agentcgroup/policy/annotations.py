@@ -33,7 +33,6 @@ class Choice:
 
     policy_name: str
     overrides: Mapping[str, str] = field(default_factory=dict)
-    required: bool = False
     tighten_only: bool = False
 
 
@@ -46,13 +45,19 @@ def choose(annotations: Mapping[str, str], engine: str, config: Config) -> Choic
     if _for_others(annotations, ours):
         return None
     name = _policy_name(annotations, ours, problems)
-    required = _required(ours, problems)
+    problems += _ill_required(ours)
     wanted = {key: text for key, (_, text) in ours.items() if key not in SPECIAL}
     level = config.overrides.of(engine)
     problems += _forbidden(name, [ours[key][0] for key in wanted], engine, config)
     if problems or name is None:
         raise FileError(problems)
-    return Choice(name, wanted, required, level != "all")
+    return Choice(name, wanted, level != "all")
+
+
+def demanded(annotations: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The policy named for this container, and whether an annotation requires one; however wrong the others are."""
+    ours, _ = _ours(annotations)
+    return _policy_name(annotations, ours, []), any(annotations.get(f"{p}required") == "true" for p in PREFIXES)
 
 
 def _ours(annotations: Mapping[str, str]) -> tuple[dict[str, tuple[str, str]], list[str]]:
@@ -109,11 +114,9 @@ def _unnamed(annotations: Mapping[str, str]) -> str:
     return f" ({CONTAINER_PREFIX}CONTAINER needs an engine that sets {CONTAINER_NAME})" if lost else ""
 
 
-def _required(ours: dict[str, tuple[str, str]], problems: list[str]) -> bool:
+def _ill_required(ours: Mapping[str, tuple[str, str]]) -> list[str]:
     source, text = ours.get("required", ("", "false"))
-    if text not in ("true", "false"):
-        problems.append(f"annotation {source}: must be true or false, not {quoted(text)}")
-    return text == "true"
+    return [] if text in ("true", "false") else [f"annotation {source}: must be true or false, not {quoted(text)}"]
 
 
 def _forbidden(name: str | None, overrides: list[str], engine: str, config: Config) -> list[str]:
