@@ -119,6 +119,13 @@ class Call:
             self.held_since = None
         self.cgroup.try_write("cgroup.freeze", 0)
 
+    def let_be(self) -> None:
+        """Nothing more is done to it, but for an end that it was told of."""
+        if self.held_since is not None:
+            self.release()
+        if self.ended is None:
+            self.cancel_timers()
+
     def spare(self) -> None:
         """It has been sent a signal: let it go on, and hold it no more until it has had its grace."""
         if self.held_since is not None:
@@ -174,7 +181,8 @@ class Call:
         for name, wanted in (("memory.max", self.grant.memory), ("pids.max", self.grant.pids), ("memory.oom.group", 1)):
             found = self.cgroup.number(name)
             kept = found == 1 if name == "memory.oom.group" else found is not None and found <= wanted
-            if not kept and self.slot.populated() and self.cgroup.try_write(name, wanted):
+            if not kept and self.slot.populated():
+                self.container.limit(self.cgroup, ((name, str(wanted)),))
                 self.changed.add(name)
 
     def names(self) -> list[str]:

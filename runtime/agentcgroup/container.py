@@ -110,7 +110,7 @@ class Container:
         if limits != self.limits and not self.closed:
             self.limits = limits
             self.reapply()
-            self.pool.rewrite()
+            self.pool.rewrite(self.limit)
             self.publish()
 
     def change_policy(self, policy: Policy) -> None:
@@ -118,8 +118,28 @@ class Container:
         self.policy = policy
         self.limits = subtree.compute(policy, self.base, self.top)
         self.reapply()
-        self.pool.rewrite()
+        self.pool.rewrite(self.limit)
         self.publish()
+        if policy.mode != "enforce":
+            for call in self.calls.values():
+                call.let_be()
+
+    def limit(self, group: Cgroup, writes: Writes) -> None:
+        """Write limits of a call. A memory.max below what is in use reclaims and kills inside the write
+        (memory_max_write in mm/memcontrol.c), which this thread does not wait for.
+        """
+        for name, value in writes:
+            if name == "memory.max" and value != "max" and (group.number("memory.current") or 0) > int(value):
+                self.slowly(lambda value=value: group.try_write("memory.max", value), lambda _: None)  # type: ignore[misc]
+            else:
+                group.try_write(name, value)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether further calls get no cgroup of their own: a look at all must not take our time from others. What
+        calls have left in the background counts, which has no connection.
+        """
+        return len(self.calls) >= 2 * self.governor.config.max_connections
 
     def reapply(self) -> None:
         """Have the container-wide limits written once more; lowering one may take a while."""
@@ -211,9 +231,7 @@ class Container:
             grant = replace(grant, memory=slot.cgroup.number("memory.max") or grant.memory)
         elif self.policy.mode == "enforce":
             ready = admission.default_grant(self.policy, self.limits).writes()
-            for name, value in grant.writes():
-                if (name, value) not in ready:
-                    slot.cgroup.try_write(name, value)
+            self.limit(slot.cgroup, tuple(write for write in grant.writes() if write not in ready))
         call = Call(self, slot, grant, command, hint)
         if since is not None:
             call.started -= call.began - since
@@ -286,7 +304,9 @@ class Container:
             self.governor.complain(self, "a call did not wait for the daemon and runs in calls/fallback")
             self.socket.hang_up(caller)
             return
-        if asked and verdict == "call":
+        if asked and verdict == "call" and self.crowded:
+            self.governor.complain(self, f"{len(self.calls)} calls run: further ones run in calls/fallback")
+        elif asked and verdict == "call":
             slot = self.pool.take()
         if slot is None:
             caller.send("exec")

@@ -224,7 +224,7 @@ class Governor:
 
     def _fill(self, container: Container) -> None:
         self._filling.discard(container.record.id)
-        if not container.closed and container.pool.fill():
+        if not container.closed and not container.crowded and container.pool.fill():
             self.refill(container)
 
     def memory_event(self, call: Call) -> None:

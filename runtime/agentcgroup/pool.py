@@ -168,11 +168,10 @@ class Pool:
         old = [slot for slot in self.taken() if slot.taken is not None and now - slot.taken >= LOST_AFTER]
         return [self._ready.pop(slot.number) for slot in old]
 
-    def rewrite(self) -> None:
-        """Write changed limits to the directories that wait."""
-        writes = self._limits()
+    def rewrite(self, write: Callable[[Cgroup, Writes], None]) -> None:
+        """Write changed limits to the directories that wait, by `write`: a process may be in one already."""
         for slot in self._ready.values():
-            _write_all(slot.cgroup, writes)
+            write(slot.cgroup, self._limits())
 
     def close(self) -> list[Slot]:
         """Close the FIFO and give back what was never used."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Journal
 from podman import CGROUPFS, Background, Container, Engine, fill, run, set_policy, wait_for
 
 MIB = 1 << 20
@@ -28,6 +29,8 @@ MEMORY = {"max": "1G", "swap_max": 0, "agent_min": "64M"}
 #: Room for one large call of two: 168 MiB until they are throttled, 268 MiB until the kernel kills.
 TIGHT = {"max": "300M", "high": "200M", "swap_max": 0, "agent_min": "32M"}
 EACH = {"low": "64M", "default": "256M", "medium": "256M", "high": "256M", "max": "256M"}
+CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
+WHERE = "cat /proc/self/cgroup"
 OWN_CGROUP = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)"
 #: Configuration of a cgroup that is no limit or changes by itself.
 NO_LIMITS = {"cgroup.procs", "cgroup.threads", "cgroup.kill", "memory.reclaim", "memory.peak", "memory.swap.peak"}
@@ -364,6 +367,33 @@ def test_a_held_call_goes_on_when_the_daemon_dies(box: Container) -> None:
     soft = [box.tree / "memory.high", box.tree / "calls/memory.high"]
     wait_for(lambda: [int(path.read_text()) // MIB for path in soft] == [200, 168], 30, "the soft limits")
     assert [call.result().out for call in (large, small)] == ["110\n", "90\n"]
+
+
+def test_a_held_call_goes_on_when_the_policy_turns_to_observe(box: Container) -> None:
+    tight("20s")
+    large, group = started(box, fill(110, 4))
+    wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
+    small = box.background(busy(90, 4))
+    wait_for(lambda: is_held(group), 30, "the hold")
+    enforce(mode="observe")
+    wait_for(lambda: not is_held(group), 10, "its release")
+    assert [call.result().out for call in (large, small)] == ["110\n", "90\n"]
+
+
+def test_more_calls_than_there_may_be_run_in_fallback(box: Container, journal: Journal) -> None:
+    """What each leaves in the background is still its call: openai/codex#17257 (P013)."""
+    CONFIG.write_text("ack_ms: 2000\nmax_connections: 8\n")
+    enforce(call={"orphans": "keep"})
+    where = [box.call(f"sleep 1000 >/dev/null 2>&1 </dev/null & {WHERE}").out.strip() for _ in range(26)]
+    CONFIG.write_text("ack_ms: 2000\n")
+    enforce()
+    assert len(set(where[:16])) == 16 and where[-1] == "0::/agentcgroup/calls/fallback"
+    assert "16 calls run: further ones run in calls/fallback" in journal.text()
+    for group in calls_of(box).values():
+        (group / "cgroup.kill").write_text("1")
+    (box.tree / "calls/fallback/cgroup.kill").write_text("1")
+    wait_for(lambda: not calls_of(box), 10, "their end")
+    assert re.fullmatch(r"0::/agentcgroup/calls/\d+\n", box.call(WHERE).out)
 
 
 def test_limits_that_a_call_has_changed_are_put_back_and_noted(box: Container) -> None:
