@@ -12,7 +12,7 @@ from typing import Any
 from agentcgroup.errors import UserError
 from agentcgroup.paths import POLICY_DIRS
 from agentcgroup.policy import load
-from agentcgroup.policy.fields import FIELDS, shown
+from agentcgroup.policy.fields import FIELDS, WITHOUT_EFFECT, shown
 from agentcgroup.policy.leaves import get
 from agentcgroup.policy.model import IoLimit, Policy, Rule, Size
 from agentcgroup.units import format_bytes
@@ -43,8 +43,8 @@ def _check(options: argparse.Namespace) -> int:
     status = 0
     for path in options.files:
         try:
-            load.load_file(path, POLICY_DIRS)
-            print(f"{path}: ok")
+            policy = load.load_file(path, POLICY_DIRS)
+            print(f"{path}: ok", *(f"({key} has no effect yet)" for key in WITHOUT_EFFECT if get(policy, key)))
         except UserError as error:
             print(error, file=sys.stderr)
             status = 1

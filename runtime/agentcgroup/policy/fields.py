@@ -3,12 +3,12 @@
 The keys are the leaves of policy.schema.json (a test compares the two); `extends` is used up by load.py.
 """
 
-import importlib.util
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from agentcgroup import hint as hints
 from agentcgroup.errors import UserError
 from agentcgroup.policy.leaves import Field
 from agentcgroup.policy.model import LADDER, MIB, IoLimit, Rule, Rung, Size
@@ -81,20 +81,17 @@ def _rungs(value: list[Rung]) -> tuple[Rung, ...]:
 def _rule(value: dict[str, str]) -> Rule:
     if "hint" not in value and "as" not in value:
         raise UserError("says neither hint nor as: add one, or drop the rule")
-    if problems := _hint_problems(value.get("hint")):
+    if problems := hints.parse(value.get("hint", "")).problems:
         raise UserError(f"hint: {'; '.join(problems)}")
     return Rule(compiled(value["match"]), value.get("hint"), value.get("as"))  # type: ignore[arg-type]
-
-
-def _hint_problems(hint: str | None) -> list[str]:
-    if hint is None or importlib.util.find_spec("agentcgroup.hint") is None:
-        return []
-    return [str(problem) for problem in importlib.import_module("agentcgroup.hint").parse(hint).problems]
 
 
 _SIZE = or_none(read_size)
 _SIZE_OR_ZERO = or_none(partial(read_size, least=0))
 _COUNT = or_none(int)
+
+#: Read and checked, and nothing acts on them yet.
+WITHOUT_EFFECT = ("memory.reserve", "network.egress", "network.ingress", "tenant")
 
 FIELDS: dict[str, Field] = {
     "description": Field(str, single=False),
