@@ -1,8 +1,8 @@
 """Removal of ended calls, on a thread of its own: reclaim may take milliseconds and must not delay an admission.
 
-rmdir succeeds while page cache still pins the memcg; it then lives on as a dying one, with its percpu counters, until
-that cache goes. So what the call left charged is reclaimed first (memory.reclaim, Linux 5.19), and what is dirty gets
-a second chance later.
+Before Linux 7 page cache that the call has made pins its memcg: rmdir succeeds, and it lives on as a dying one, with
+its percpu counters, until that cache goes. So there the cache is reclaimed first (memory.reclaim, Linux 5.19), and what
+is dirty gets a second chance later. Newer kernels give the cache to the parent, and it stays warm for the next call.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentcgroup import cgroup
 from agentcgroup.cgroup import Cgroup
 
-#: A leftover this small is kernel memory in flight (stock and slab caches), which no reclaim returns.
-NEGLIGIBLE = 256 << 10
 RETRIES = (0.0, 0.5, 5.0, 35.0)  # seconds; the last is past vm.dirty_expire_centisecs (30 s)
 
 
@@ -53,6 +52,7 @@ class Reaper:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        cached: Callable[[Cgroup], int] = (lambda _: 0) if kernel_reparents() else page_cache
         while not self._closing:
             try:
                 job = self._jobs.get_nowait()
@@ -65,22 +65,35 @@ class Reaper:
                 self._jobs.put(job)
                 self._wake.wait(delay)
                 self._wake.clear()
-            elif not drained(job.path, last=job.attempt + 1 == len(RETRIES)):
+            elif not drained(job.path, cached, last=job.attempt + 1 == len(RETRIES)):
                 attempt = min(job.attempt + 1, len(RETRIES) - 1)
                 self._jobs.put(_Job(time.monotonic() + RETRIES[attempt], job.path, attempt))
 
 
-def drained(path: str, last: bool) -> bool:
-    """Reclaim what an ended call left charged, then remove it. False: try again later (dirty pages, or still
-    populated).
+def kernel_reparents() -> bool:
+    """Whether a removed cgroup gives its page cache to the parent (lru_reparent_memcg in mm/memcontrol.c)."""
+    try:
+        with open("/proc/kallsyms", "rb") as symbols:
+            return any(line.endswith(b" lru_reparent_memcg\n") for line in symbols)
+    except OSError:
+        return False
+
+
+def page_cache(group: Cgroup) -> int:
+    """Bytes of page cache in a cgroup that nobody lives in."""
+    return group.keyed("memory.stat").get("file", 0) if group.number("memory.current") else 0
+
+
+def drained(path: str, cached: Callable[[Cgroup], int], last: bool) -> bool:
+    """Remove an ended call's cgroup, once what `cached` finds in it is reclaimed. False: try again later (dirty pages,
+    or still populated).
     """
     group = Cgroup(path)
     if group.populated():
         return False
-    left = group.number("memory.current") or 0
-    if left > NEGLIGIBLE:
+    left = cached(group)
+    if left:
         group.try_write("memory.reclaim", left)
-        left = group.number("memory.current") or 0
-    if left > NEGLIGIBLE and not last:
+    if left and cached(group) and not last:
         return False
     return cgroup.remove(group)

@@ -171,9 +171,9 @@ class Container:
         return found()[0]
 
     def ledger(self) -> list[dict[str, Any]]:
-        """The records of this container's calls, oldest first."""
+        """The records of this container's calls, oldest first; a line that is being written is none yet."""
         path = Path("/var/log/agentcgroup/calls.jsonl")
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [entry for line in lines if (entry := json.loads(line))["container"] == self.id]
 
     def settled(self, count: int, timeout: float = 10) -> list[dict[str, Any]]:
