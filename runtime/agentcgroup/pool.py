@@ -18,6 +18,7 @@ from pathlib import Path
 
 from agentcgroup import cgroup
 from agentcgroup.cgroup import Cgroup, parse_keyed
+from agentcgroup.subtree import UNLIMITED
 
 _TICKET = struct.Struct("<I")
 #: A ticket that was taken and neither used nor announced for so long belongs to a shim that died in between (seconds).
@@ -27,6 +28,7 @@ LOST_AFTER = 10.0
 OUTSTANDING = 8
 
 Writes = tuple[tuple[str, str], ...]
+_AS_MADE = frozenset((name, str(value)) for name, value in UNLIMITED.items())
 
 
 class Slot:
@@ -194,7 +196,9 @@ class Pool:
         except OSError:  # the container is going, or its cgroup limits forbid it: the shim falls back
             return None
         number = self._next - 1
-        _write_all(group, self._limits())
+        for name, value in self._limits():
+            if (name, value) not in _AS_MADE:
+                group.try_write(name, value)
         try:
             os.chmod(f"{group.path}/cgroup.procs", 0o666)
             slot = Slot(number, group)
@@ -214,11 +218,6 @@ class Pool:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(group.path, 0o755)
                 return group
-
-
-def _write_all(group: Cgroup, writes: Writes) -> None:
-    for name, value in writes:
-        group.try_write(name, value)
 
 
 def _open_fifo(path: Path) -> int:
