@@ -309,7 +309,10 @@ class Container:
         elif asked and verdict == "call":
             slot = self.pool.take()
         if slot is None:
-            caller.send("exec")
+            if verdict == "call":
+                self.socket.hang_up(caller)  # it runs in calls/fallback
+            else:
+                caller.send("exec")
             return
         self._begin(caller, request, peer, slot, verdict, asked)
 
