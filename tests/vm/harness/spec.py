@@ -60,7 +60,7 @@ ONE_KERNEL = {
     "test_unwrap.py": "7",
     "test_shells.py": "6.12",
     "test_daemon_death.py": "6.12",
-    "test_churn.py": "6.12",
+    "test_attacks.py": "6.12",
     "test_cli.py": "6.12",
     "test_who_is_a_call.py": "6.12",
 }
