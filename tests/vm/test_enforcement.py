@@ -388,7 +388,7 @@ def test_more_calls_than_there_may_be_run_in_fallback(box: Container, journal: J
     CONFIG.write_text("ack_ms: 2000\n")
     enforce()
     assert len(set(where[:16])) == 16 and where[-1] == "0::/agentcgroup/calls/fallback"
-    assert "16 calls run: further ones run in calls/fallback" in journal.text()
+    assert re.search(r": (1[6-9]|2[0-4]) calls run: further ones run in calls/fallback$", journal.text(), re.MULTILINE)
     for group in calls_of(box).values():
         (group / "cgroup.kill").write_text("1")
     (box.tree / "calls/fallback/cgroup.kill").write_text("1")
