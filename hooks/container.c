@@ -118,11 +118,11 @@ static const char *pod_policy(const struct container *c)
 
 int policy_name(const struct container *c, const char **name, struct error *err)
 {
-    const char *found = annotation(c, "agentcgroup.policy");
+    const char *found = pod_policy(c);
     if (!found)
         found = annotation(c, "agentcgroup.io/policy");
     if (!found)
-        found = pod_policy(c);
+        found = annotation(c, "agentcgroup.policy");
     *name = NULL;
     if (!found)
         return 0;

@@ -67,15 +67,21 @@ static bool is_meant(const struct run *r)
     return policy_name(r->c, &name, &ignored) || name;
 }
 
+static bool says_true(const struct container *c, const char *key)
+{
+    const char *value = annotation(c, key);
+    return value && !strcmp(value, "true");
+}
+
 /* Without the daemon's word: an annotation, or the marker that the daemon keeps for each required policy. */
 static bool required_here(const struct run *r)
 {
     char marker[sizeof STATEDIR + POLICY_NAME_MAX + 16];
-    const char *wish = annotation(r->c, "agentcgroup.required"), *name;
+    const char *name;
     struct error ignored;
     if (!is_meant(r))
         return false;
-    if (wish && !strcmp(wish, "true"))
+    if (says_true(r->c, "agentcgroup.required") || says_true(r->c, "agentcgroup.io/required"))
         return true;
     if (policy_name(r->c, &name, &ignored))
         return false;
@@ -120,9 +126,10 @@ static bool plan(struct run *r)
     daemon_ask(r->daemon, &message, PLAN_BY, &r->plan, &r->unheard);
     free(message.buf);
     if (r->plan.verdict == VERDICT_REFUSED) {
+        bool required = r->plan.required || required_here(r);
         fail(&why, 0, "%s", r->plan.refusal);
-        r->outcome->silent = r->plan.quiet && !r->plan.required;
-        return leave_alone(r, "refused", r->plan.required, &why), false;
+        r->outcome->silent = r->plan.quiet && !required;
+        return leave_alone(r, "refused", required, &why), false;
     }
     if (r->plan.verdict == VERDICT_YES)
         return r->policy = r->plan.policy, true;

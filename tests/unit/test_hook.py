@@ -359,11 +359,27 @@ def test_a_daemon_that_was_started_again_meanwhile_is_told_of_the_record(host: H
     assert daemon.operations(2) == ["plan", "register"]
 
 
-@pytest.mark.parametrize("how", ["annotation", "marker", "plan"])
+@pytest.mark.parametrize("how", ["agentcgroup.required", "agentcgroup.io/required", "marker"])
+def test_a_refusal_stops_a_container_whose_own_policy_is_required(host: Host, start: Start, how: str) -> None:
+    """The daemon need not say it: a wrong annotation beside a required policy would leave the container ungoverned."""
+    host.serve(plan={"refuse": "annotation agentcgroup.x: unknown key", "required": False})
+    container = start()
+    if how == "marker":
+        (host.folder / "state/required").mkdir(parents=True)
+        (host.folder / "state/required/coding").touch()
+    else:
+        container.config["annotations"][how] = "true"
+    done = host.run(container)
+    assert (done.returncode, done.stderr) == (1, f"{said(container)}annotation agentcgroup.x: unknown key\n")
+    assert untouched(container)
+    assert result(host)["AGENTCGROUP_RESULT"] == "refused"
+
+
+@pytest.mark.parametrize("how", ["agentcgroup.required", "agentcgroup.io/required", "marker", "plan"])
 def test_a_required_policy_without_a_daemon_stops_the_container(host: Host, start: Start, how: str) -> None:
     container = start()
-    if how == "annotation":
-        container.config["annotations"]["agentcgroup.required"] = "true"
+    if how.startswith("agentcgroup"):
+        container.config["annotations"][how] = "true"
     elif how == "marker":
         (host.folder / "state/required").mkdir(parents=True)
         (host.folder / "state/required/coding").touch()
@@ -394,6 +410,18 @@ def test_a_pods_annotation_means_the_container_it_names(host: Host, start: Start
     assert host.run(container).returncode == 0
     assert untouched(container) is not governed
     assert len(host.journal.lines()) == governed
+
+
+def test_a_policy_for_one_container_of_a_pod_goes_before_the_pods(host: Host, start: Start) -> None:
+    container = start()
+    container.config["annotations"] = {
+        "agentcgroup.policy": "third",
+        "agentcgroup.io/policy": "second",
+        "policy.agentcgroup.io/agent": "first",
+        "io.kubernetes.container.name": "agent",
+    }
+    assert host.run(container).returncode == 0
+    assert host.record(container)["policy"] == "first"
 
 
 @pytest.mark.parametrize(("name", "status"), [("agent", 1), ("sidecar", 0)])
