@@ -4,6 +4,7 @@ that are a process in a cgroup, mount and cgroup namespace of its own, as an eng
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CC = ["musl-gcc", "-static"] if shutil.which("musl-gcc") else ["cc", "-static"]
 FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror", "-std=gnu11"]
 MESSAGE_MAX = 64 << 10
+MNT_DETACH = 2
 
 
 def cgroup_top() -> Path | None:
@@ -100,6 +103,21 @@ class Journal:
 
     def close(self) -> None:
         self._socket.close()
+
+
+@contextlib.contextmanager
+def hung_up_fuse(where: Path) -> Iterator[None]:
+    """A FUSE file system whose server has died: each look into it fails with ENOTCONN."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    server = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+    if libc.mount(b"dead", bytes(where), b"fuse", 0, options):
+        raise OSError(ctypes.get_errno(), "mount a FUSE file system")
+    os.close(server)
+    try:
+        yield
+    finally:
+        libc.umount2(bytes(where), MNT_DETACH)
 
 
 @dataclass

@@ -20,12 +20,14 @@ from hook_harness import (
     build_hook,
     build_shells,
     cgroup_top,
+    hung_up_fuse,
     make_rootfs,
     open_path,
     start_container,
 )
 
 pytestmark = pytest.mark.skipif(cgroup_top() is None, reason="needs root and a writable cgroup2")
+needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs FUSE")
 Start = Callable[..., Container]
 HINT = "/dev/agentcgroup/agentcgroup-hint"
 
@@ -215,6 +217,29 @@ def test_the_payload_is_shim_and_shell_and_made_once(host: Host, start: Start) -
     os.utime(host.folder / "libexec/agentcgroup-shim")  # an upgrade
     host.run(start_container(host, container.rootfs))
     assert len(list((host.run_dir / "shims").glob("dash-*"))) == 2
+
+
+def test_a_payload_under_the_right_key_with_another_shell_in_it_is_made_again(host: Host, start: Start) -> None:
+    """An image on EROFS can forge all that the key is made of, and so leave its own shell to other containers."""
+    host.serve()
+    container = start()
+    host.run(container)
+    (path,) = (host.run_dir / "shims").glob("dash-*")
+    payload = path.read_bytes()
+    path.write_bytes(payload[:-8] + b"attacker")
+    host.run(start_container(host, container.rootfs))
+    assert path.read_bytes() == payload
+
+
+def test_a_payload_that_is_used_again_is_among_the_newest(host: Host, start: Start) -> None:
+    """The daemon sweeps the oldest, also between this hook's look at the file and its mount."""
+    host.serve()
+    container = start()
+    host.run(container)
+    (path,) = (host.run_dir / "shims").glob("dash-*")
+    os.utime(path, (0, 0))
+    host.run(start_container(host, container.rootfs))
+    assert path.stat().st_mtime > time.time() - 60
 
 
 def test_hooks_of_many_containers_at_once(host: Host, start: Start) -> None:
@@ -575,6 +600,24 @@ def test_an_image_without_a_shell_starts_even_if_required(host: Host, start: Sta
     assert daemon.operations(3)[-1] == "ready"
     assert "the image has no shell to wrap" in daemon.told[-1]["notes"]
     assert "no shell to wrap" in result(host)["MESSAGE"]
+
+
+@needs_fuse
+@pytest.mark.parametrize("required", [False, True])
+def test_a_shell_that_cannot_be_looked_at_is_not_absent(
+    host: Host, start: Start, tmp_path: Path, required: bool
+) -> None:
+    daemon = host.serve(plan={"policy": "coding", "required": required, "shells": ["/usr/local/bin/bash"]})
+    (tmp_path / "dead").mkdir()
+    with hung_up_fuse(tmp_path / "dead"):
+        mounts = f"mkdir $R/usr/local; mount --bind {tmp_path}/dead $R/usr/local"
+        container = start(mounts=mounts)
+        assert host.run(container).returncode == required
+    cause = "/usr/local/bin/bash is not wrapped: open it: "
+    assert cause in result(host)["MESSAGE"]
+    if not required:
+        assert daemon.operations(3)[-1] == "ready"
+        assert daemon.told[-1]["notes"][0].startswith(cause)
 
 
 def test_a_policy_that_wants_no_shim(host: Host, start: Start) -> None:
