@@ -207,7 +207,7 @@ int injection_apply(struct injection *in, struct error *err)
     cleanup_close int home = open_namespace("self", err), away = home < 0 ? -1 : open_namespace(pid, err);
     if (away < 0)
         return -1;
-    /* setns(2) wants a root directory and cwd that no other thread shares; one that was joined may still be exiting */
+    /* setns(2) wants a root directory and cwd that no other thread shares */
     if (unshare(CLONE_FS) || setns(away, CLONE_NEWNS))
         return fail(err, errno, "enter the container's mount namespace");
     int failed = attach_all(in, err);

@@ -20,9 +20,10 @@ from hook_harness import (
     build_hook,
     build_shells,
     cgroup_top,
-    hung_up_fuse,
+    fuse,
     make_rootfs,
     open_path,
+    serve_no_read,
     start_container,
 )
 
@@ -604,12 +605,30 @@ def test_an_image_without_a_shell_starts_even_if_required(host: Host, start: Sta
 
 @needs_fuse
 @pytest.mark.parametrize("required", [False, True])
+def test_a_file_system_that_hangs_does_not_keep_the_hook_until_the_engine_kills_it(
+    host: Host, start: Start, tmp_path: Path, required: bool
+) -> None:
+    """A wait for a page ends with the process only, and a killed hook is a failed start."""
+    host.serve(plan={"policy": "coding", "required": required})
+    (tmp_path / "bash").touch()
+    with fuse(tmp_path / "bash", serve_no_read):
+        container = start(mounts=f"mount --bind {tmp_path}/bash $R/usr/bin/bash")
+        began = time.monotonic()
+        done = host.run(container)
+        assert 3.9 < time.monotonic() - began < 4.9
+    assert done.returncode == required
+    assert done.stderr.startswith(said(container) if required else "")
+    assert "a file system has not answered for 4 s" in result(host)["MESSAGE"]
+
+
+@needs_fuse
+@pytest.mark.parametrize("required", [False, True])
 def test_a_shell_that_cannot_be_looked_at_is_not_absent(
     host: Host, start: Start, tmp_path: Path, required: bool
 ) -> None:
     daemon = host.serve(plan={"policy": "coding", "required": required, "shells": ["/usr/local/bin/bash"]})
     (tmp_path / "dead").mkdir()
-    with hung_up_fuse(tmp_path / "dead"):
+    with fuse(tmp_path / "dead", os.close):
         mounts = f"mkdir $R/usr/local; mount --bind {tmp_path}/dead $R/usr/local"
         container = start(mounts=mounts)
         assert host.run(container).returncode == required
@@ -685,6 +704,14 @@ def test_the_end_is_passed_on(host: Host, start: Start) -> None:
     assert host.run(container).returncode == 0
 
 
+def test_the_end_of_a_container_that_no_policy_means_is_no_event(host: Host, start: Start) -> None:
+    host.serve()
+    container = start()
+    container.state["annotations"] = {"policy.agentcgroup.io/agent": "coding", "io.kubernetes.container.name": "other"}
+    assert host.run(container, argv=["poststop"]).returncode == 0
+    assert host.journal.lines() == []
+
+
 def test_the_end_without_a_daemon(host: Host, start: Start) -> None:
     container = start()
     assert host.run(container, argv=["poststop"]).returncode == 0
@@ -723,6 +750,25 @@ def test_without_a_journal_the_line_goes_to_stderr(host: Host, start: Start) -> 
     done = host.run(container)
     assert done.returncode == 0
     assert done.stderr.startswith(f"agentcgroup-hook: container {container.id[:12]}: unregistered: policy coding, ")
+
+
+def test_a_stderr_that_nobody_reads_stops_no_container(host: Host, start: Start) -> None:
+    (host.folder / "journal").unlink()
+    container = start()
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([host.hook], input=container.write(), text=True, stderr=writer)
+    os.close(writer)
+    assert done.returncode == 0
+
+
+def test_a_daemon_that_goes_before_it_is_told_of_the_mounts_leaves_the_whole_record(host: Host, start: Start) -> None:
+    daemon = host.serve()
+    daemon.last = "register"
+    container = start()
+    host.run(container)
+    assert daemon.operations(3) == ["plan", "register", "register"]
+    assert host.record(container)["injected"] == ["/usr/bin/bash", "/usr/bin/dash"]
 
 
 def test_a_text_from_the_container_stays_one_field_in_the_journal(host: Host, start: Start) -> None:
