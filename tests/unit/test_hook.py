@@ -346,6 +346,7 @@ def test_without_a_daemon_the_container_starts_and_leaves_a_record(host: Host, s
     line = result(host)
     assert line["AGENTCGROUP_RESULT"] == "unregistered"
     assert "limits follow later: agentcgroupd is not running: nobody listens on /" in line["MESSAGE"]
+    assert "hook.sock: systemctl start agentcgroupd.socket" in line["MESSAGE"]
 
 
 @pytest.mark.parametrize("plan", [b"{", b"[]", b"\xff" * 100, "hang up"])
@@ -803,6 +804,16 @@ def test_the_cause_reaches_the_engine_when_the_hooks_own_stderr_is_thrown_away(
     assert done.stderr == cause + "\n"
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     assert logged == [{"msg": "before"}, {"msg": cause, "level": "error"}][: 2 if spelling and not terminal else 1]
+
+
+def test_no_cause_reads_like_a_missing_command(host: Host, start: Start) -> None:
+    """podman takes "no such file or directory" in what a hook says for a command that the image does not have."""
+    host.serve(plan={"refuse": "a: No such file or directory, b: no such file or directory", "required": True})
+    container = start()
+    assert host.run(container).stderr == f"{said(container)}a: it is not there, b: it is not there\n"
+    container.config["annotations"]["agentcgroup.required"] = "true"
+    container.config["root"]["path"] = "/missing"
+    assert host.run(container).stderr == f"{said(container)}open the container's root /missing: it is not there\n"
 
 
 def test_many_long_annotations_fit_into_a_message(host: Host, start: Start) -> None:
