@@ -57,6 +57,9 @@ build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 
 # $(call install_files,MODE,FILES,FOLDER): nothing to do where there are no such files.
 install_files = $(if $(strip $(2)),install -p -D -m $(1) -t $(DESTDIR)$(3) $(2))
+# $(call install_program,FILE): by rename, since engines and shells may start it at any moment.
+install_program = install -p -m 755 $(1) $(DESTDIR)$(LIBEXEC)/$(notdir $(1)).new \
+	&& mv -f $(DESTDIR)$(LIBEXEC)/$(notdir $(1)).new $(DESTDIR)$(LIBEXEC)/$(notdir $(1))
 # $(call launcher,PATH,MODULE): a command that runs MODULE's main().
 launcher = printf '\#!/usr/bin/python3\nimport sys\n\nfrom $(2) import main\n\nsys.exit(main())\n' >$(DESTDIR)$(1) \
 	&& chmod 755 $(DESTDIR)$(1)
@@ -64,7 +67,7 @@ PACKAGE = $(DESTDIR)$(PYTHON_SITE)/agentcgroup
 
 install: build ## install below DESTDIR and PREFIX
 	@install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(PYTHON_SITE) $(DESTDIR)$(HOOKS_DIR)
-	$(call install_files,755,$(PROGRAMS),$(LIBEXEC))
+	$(foreach program,$(PROGRAMS),$(call install_program,$(program)) &&) true
 	rm -rf $(PACKAGE) && cp -pR runtime/agentcgroup $(PACKAGE)
 	find $(PACKAGE) -name __pycache__ -prune -exec rm -rf {} +
 	$(call launcher,$(PREFIX)/bin/agentcgroup,agentcgroup.cli)

@@ -85,7 +85,7 @@ int container_read_config(struct container *c, struct error *err)
     if (!c->bundle || *c->bundle != '/')
         return fail(err, 0, "the state has no absolute bundle path");
     if (text(path, sizeof path, "%s/config.json", c->bundle))
-        return fail(err, errno, "bundle path");
+        return fail(err, 0, "the bundle's path is too long for this hook: %.80s...", c->bundle);
     if (!(c->config_text = read_file(AT_FDCWD, path, CONFIG_MAX, &len, err)))
         return -1;
     if (json_parse(&c->config_doc, c->config_text, len, &why))
@@ -118,11 +118,11 @@ static const char *pod_policy(const struct container *c)
 
 int policy_name(const struct container *c, const char **name, struct error *err)
 {
-    const char *found = annotation(c, "agentcgroup.policy");
+    const char *found = pod_policy(c);
     if (!found)
         found = annotation(c, "agentcgroup.io/policy");
     if (!found)
-        found = pod_policy(c);
+        found = annotation(c, "agentcgroup.policy");
     *name = NULL;
     if (!found)
         return 0;
@@ -131,6 +131,13 @@ int policy_name(const struct container *c, const char **name, struct error *err)
         return fail(err, 0, "policy name \"%.64s\": 1 to 64 of A-Z a-z 0-9 . _ - are allowed, no dot first", found);
     *name = found;
     return 0;
+}
+
+bool is_meant(const struct container *c)
+{
+    const char *name;
+    struct error ignored;
+    return policy_name(c, &name, &ignored) || name;
 }
 
 const char *engine_name(const struct container *c)

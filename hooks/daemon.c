@@ -38,9 +38,8 @@ int daemon_connect(struct error *err)
     /* connect waits while the backlog is full, for as long as a send may (unix_stream_connect) */
     if (!set_timeout(fd, SO_SNDTIMEO, SEND_MS) && !connect(fd, (struct sockaddr *)&to, sizeof to))
         return fd;
-    /* Not strerror's words: podman reads "no such file or directory" in a hook's stderr as a missing command. */
     if (errno == ENOENT || errno == ECONNREFUSED)
-        fail(err, 0, "agentcgroupd is not running: nobody listens on " SOCKET);
+        fail(err, 0, "agentcgroupd is not running: nobody listens on " SOCKET ": systemctl start agentcgroupd.socket");
     else
         fail(err, errno, "connect to " SOCKET);
     close(fd);

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "deadline.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/time.h>
@@ -9,14 +11,24 @@
 #define REPEAT_MS 50
 
 static struct timespec started;
+static void (*expired)(void);
 
 static void interrupt(int sig)
 {
     (void)sig;
 }
 
-void deadline_start(void)
+static void *watch(void *unused)
 {
+    for (int left; (left = ms_until(EXPIRE_MS));)
+        poll(NULL, 0, left);
+    expired();
+    return unused;
+}
+
+void deadline_start(void (*expire)(void))
+{
+    pthread_t watcher;
     struct sigaction act = {.sa_handler = interrupt}; /* no SA_RESTART */
     struct itimerval timer = {
         .it_value = {.tv_sec = DEADLINE_MS / 1000, .tv_usec = DEADLINE_MS % 1000 * 1000},
@@ -25,6 +37,8 @@ void deadline_start(void)
     clock_gettime(CLOCK_MONOTONIC, &started);
     sigaction(SIGALRM, &act, NULL);
     setitimer(ITIMER_REAL, &timer, NULL);
+    expired = expire;
+    pthread_create(&watcher, NULL, watch, NULL);
 }
 
 long long elapsed_us(void)

@@ -76,10 +76,21 @@ static void log_as_runtime(const char *message)
     free(out.buf);
 }
 
+/* podman reads these words as a missing command (libpod, getOCIRuntimeError). */
+static void reword(char *message)
+{
+    static const char words[] = "no such file or directory", ours[] = "it is not there";
+    for (char *at = message; (at = strcasestr(at, words)); at += sizeof ours - 1) {
+        memcpy(at, ours, sizeof ours - 1);
+        memmove(at + sizeof ours - 1, at + sizeof words - 1, strlen(at + sizeof words - 1) + 1);
+    }
+}
+
 void tell_engine(const char *container, const char *message, bool terminal)
 {
     char safe[900], said[1000];
     one_line(safe, message, sizeof safe);
+    reword(safe);
     snprintf(said, sizeof said, "agentcgroup-hook: container %.12s: %s", container, safe);
     cleanup_close int parent = is_null_device(STDERR_FILENO) ? open_parents_stderr() : -1;
     dprintf(parent >= 0 ? parent : STDERR_FILENO, "%s\n", said);

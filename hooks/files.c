@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -63,6 +64,20 @@ long read_small(int at, const char *path, char *buf, size_t size, struct error *
         return fail(err, errno, "read %s", path);
     buf[n] = 0;
     return n;
+}
+
+int write_all(int fd, const void *buf, size_t len)
+{
+    ssize_t n = write(fd, buf, len);
+    if (n >= 0 && (size_t)n < len)
+        errno = ENOSPC;
+    return n == (ssize_t)len ? 0 : -1;
+}
+
+const char *fd_path(int fd, char path[FD_PATH_MAX])
+{
+    snprintf(path, FD_PATH_MAX, "/proc/self/fd/%d", fd);
+    return path;
 }
 
 int write_file(int at, const char *path, const char *value, struct error *err)

@@ -39,6 +39,7 @@ struct run {
     int daemon;
     struct answer plan;
     struct error unheard; /* why the daemon did not answer */
+    bool required; /* as far as is known by now */
     const char *policy;
     struct subtree tree;
     bool tree_unfinished; /* the thread that makes it has not come back */
@@ -46,6 +47,8 @@ struct run {
     int prepared; /* as injection_prepare returns */
     struct error not_injected;
 };
+
+static struct run run; /* 70 KiB, and the threads' too */
 
 /* The container stays as the engine made it. */
 static void leave_alone(struct run *r, const char *result, bool required, const struct error *cause)
@@ -59,23 +62,21 @@ static void leave_alone(struct run *r, const char *result, bool required, const 
         fail(&r->outcome->cause, 0, "not governed: %.490s", cause->text);
 }
 
-/* A pod's annotations reach all its containers; those that mean another one are no business of this one's. */
-static bool is_meant(const struct run *r)
+static bool says_true(const struct container *c, const char *key)
 {
-    const char *name;
-    struct error ignored;
-    return policy_name(r->c, &name, &ignored) || name;
+    const char *value = annotation(c, key);
+    return value && !strcmp(value, "true");
 }
 
 /* Without the daemon's word: an annotation, or the marker that the daemon keeps for each required policy. */
 static bool required_here(const struct run *r)
 {
     char marker[sizeof STATEDIR + POLICY_NAME_MAX + 16];
-    const char *wish = annotation(r->c, "agentcgroup.required"), *name;
+    const char *name;
     struct error ignored;
-    if (!is_meant(r))
+    if (!is_meant(r->c))
         return false;
-    if (wish && !strcmp(wish, "true"))
+    if (says_true(r->c, "agentcgroup.required") || says_true(r->c, "agentcgroup.io/required"))
         return true;
     if (policy_name(r->c, &name, &ignored))
         return false;
@@ -101,11 +102,11 @@ static int look(struct run *r, struct error *err)
 static void give_up(struct run *r, const struct error *cause)
 {
     struct error rootless;
-    r->outcome->silent = !is_meant(r);
+    r->outcome->silent = !is_meant(r->c);
     if (!engine_is_rootless())
-        return leave_alone(r, "failed", required_here(r), cause);
+        return leave_alone(r, "failed", r->required, cause);
     fail(&rootless, 0, "the engine runs without root");
-    leave_alone(r, "rootless", required_here(r), &rootless);
+    leave_alone(r, "rootless", r->required, &rootless);
 }
 
 /* False if that is all for this container. */
@@ -119,16 +120,17 @@ static bool plan(struct run *r)
     plan_message(&message, r->c, r->base, &r->reasons);
     daemon_ask(r->daemon, &message, PLAN_BY, &r->plan, &r->unheard);
     free(message.buf);
+    r->required |= r->plan.required;
     if (r->plan.verdict == VERDICT_REFUSED) {
         fail(&why, 0, "%s", r->plan.refusal);
-        r->outcome->silent = r->plan.quiet && !r->plan.required;
-        return leave_alone(r, "refused", r->plan.required, &why), false;
+        r->outcome->silent = r->plan.quiet && !r->required;
+        return leave_alone(r, "refused", r->required, &why), false;
     }
     if (r->plan.verdict == VERDICT_YES)
         return r->policy = r->plan.policy, true;
-    if (required_here(r))
+    if (r->required)
         return leave_alone(r, "failed", true, &r->unheard), false;
-    r->outcome->silent = !is_meant(r);
+    r->outcome->silent = !is_meant(r->c);
     if (policy_name(r->c, &r->policy, &why))
         return leave_alone(r, "refused", false, &why), false;
     return r->policy != NULL;
@@ -253,14 +255,15 @@ static void report(struct run *r, bool registered)
 {
     struct json_out message;
     struct error ignored;
-    if (!registered) {
-        write_record(r, true, &ignored);
-        tell_late_daemon(r);
-        return;
+    if (registered) {
+        ready_message(&message, r->c, &r->in, &r->notes, elapsed_us());
+        int lost = daemon_tell(r->daemon, &message, &ignored);
+        free(message.buf);
+        if (!lost)
+            return;
     }
-    ready_message(&message, r->c, &r->in, &r->notes, elapsed_us());
-    daemon_tell(r->daemon, &message, &ignored);
-    free(message.buf);
+    write_record(r, true, &ignored);
+    tell_late_daemon(r);
 }
 
 static void say_shells(const struct run *r, char *out, size_t size)
@@ -289,51 +292,61 @@ static void conclude(struct run *r, bool registered)
 }
 
 /* With the cgroups made: true if the container shall start. */
-static bool enter(struct run *r, bool required)
+static bool enter(struct run *r)
 {
     struct answer answer;
     struct error err;
-    if (r->prepared < 0 && required) {
+    if (r->prepared < 0 && r->required) {
         leave_alone(r, "failed", true, &r->not_injected);
         return false;
     }
     if (write_record(r, false, &err)) {
-        leave_alone(r, "failed", required, &err);
+        leave_alone(r, "failed", r->required, &err);
         return false;
     }
     enum verdict verdict = enroll(r, &answer);
     if (verdict == VERDICT_REFUSED) {
         fail(&err, 0, "%s", answer.refusal);
-        leave_alone(r, "refused", required || answer.required, &err);
+        leave_alone(r, "refused", r->required || answer.required, &err);
         return false;
     }
-    if (verdict == VERDICT_NONE && required) {
+    if (verdict == VERDICT_NONE && r->required) {
         leave_alone(r, "failed", true, &r->unheard);
         return false;
     }
     mount_all(r);
     report(r, verdict == VERDICT_YES);
     conclude(r, verdict == VERDICT_YES);
-    if (r->prepared < 0 && required)
+    if (r->prepared < 0 && r->required)
         leave_alone(r, "failed", true, &r->not_injected);
     return true;
 }
 
 void govern(struct container *c, struct outcome *outcome)
 {
-    static struct run r; /* 70 KiB, and the thread's too */
     struct error err;
-    r.c = c;
-    r.outcome = outcome;
-    injection_init(&r.in, c);
-    if (look(&r, &err))
-        return give_up(&r, &err);
-    if (!plan(&r))
+    run.c = c;
+    run.outcome = outcome;
+    injection_init(&run.in, c);
+    run.required = required_here(&run);
+    bool seen = !look(&run, &err);
+    run.required = required_here(&run); /* config.json may have more annotations than the state */
+    if (!seen)
+        return give_up(&run, &err);
+    if (!plan(&run))
         return;
-    bool required = r.plan.required || required_here(&r);
-    if (build(&r, &err))
-        leave_alone(&r, "failed", required, &err);
-    else if (enter(&r, required))
+    if (build(&run, &err))
+        leave_alone(&run, "failed", run.required, &err);
+    else if (enter(&run))
         return;
-    take_back(&r);
+    take_back(&run);
+}
+
+void govern_hangs(struct outcome *outcome)
+{
+    struct error cause;
+    run.outcome = outcome;
+    fail(&cause, 0, "a file system has not answered for %d s: see to the storage of images and containers",
+         EXPIRE_MS / 1000);
+    leave_alone(&run, "failed", run.required, &cause);
 }

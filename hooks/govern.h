@@ -20,4 +20,8 @@ struct outcome {
  * stops it only if its policy is required. */
 void govern(struct container *c, struct outcome *outcome);
 
+/* On another thread, when a system call of govern() hangs for good and the process is about to end. What it has made stays
+ * behind: the calls that would take it back could hang too. */
+void govern_hangs(struct outcome *outcome);
+
 #endif

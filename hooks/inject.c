@@ -13,6 +13,7 @@
 
 #include "cleanup.h"
 #include "deadline.h"
+#include "files.h"
 #include "kernel.h"
 #include "payload.h"
 #include "rundir.h"
@@ -26,27 +27,30 @@ void injection_init(struct injection *in, const struct container *c)
     in->dev = in->dir = in->calls = in->hint = -1;
 }
 
-static int clone_shim(int run, const char *key, struct error *err)
+static int clone_mount(int at, const char *path, uint64_t set, uint64_t clear, const char *what, struct error *err)
 {
-    char path[PAYLOAD_KEY_MAX + 16];
-    snprintf(path, sizeof path, "shims/%s", key);
-    int tree = clone_tree(run, path, LOCKED, ATTR_NOEXEC); /* /run is noexec on Debian */
-    return tree >= 0 ? tree : fail(err, errno, "clone a mount of %s", path);
+    int tree = clone_tree(at, path, set, clear);
+    if (tree >= 0)
+        return tree;
+    return fail(err, errno, "clone a mount of %s%s", what, errno == ENOSYS ? " (Linux 5.12 is needed)" : "");
+}
+
+/* By its descriptor: under its name there may be another one by now. /run is noexec on Debian. */
+static int clone_shim(int payload, struct error *err)
+{
+    return clone_mount(payload, "", LOCKED, ATTR_NOEXEC, "a shim", err);
 }
 
 static int prepare_shims(struct injection *in, int run, uint32_t ack_ms, struct error *err)
 {
-    char key[TARGETS_MAX][PAYLOAD_KEY_MAX];
+    int payloads[TARGETS_MAX]; /* open until the hook ends */
     for (unsigned i = 0; i < in->targets.count; i++) {
-        int twin = in->targets.list[i].same_as;
-        if (twin >= 0)
-            strcpy(key[i], key[twin]);
-        else if (payload_make(run, &in->targets.list[i], ack_ms, key[i], err))
-            return -1;
-        if ((in->shims[i] = clone_shim(run, key[i], err)) < 0)
+        const struct target *t = &in->targets.list[i];
+        payloads[i] = t->same_as >= 0 ? payloads[t->same_as] : payload_open(run, t, ack_ms, err);
+        if (payloads[i] < 0 || (in->shims[i] = clone_shim(payloads[i], err)) < 0)
             return -1;
     }
-    in->hint = clone_shim(run, key[0], err);
+    in->hint = clone_shim(payloads[0], err);
     return in->hint < 0 ? -1 : 0;
 }
 
@@ -68,8 +72,8 @@ int injection_prepare(struct injection *in, const struct places *at, const char 
     if (own_dev(at->rootfs, at->table, &in->dev, err) || prepare_shims(in, at->run, ack_ms, err)
         || container_dir_add_shells(at->dir, &in->targets, err))
         return -1;
-    in->dir = clone_tree(at->dir, "", LOCKED | ATTR_NOEXEC, 0);
-    return in->dir < 0 ? fail(err, errno, "clone a mount of the container's directory") : 0;
+    in->dir = clone_mount(at->dir, "", LOCKED | ATTR_NOEXEC, 0, "the container's directory", err);
+    return in->dir < 0 ? -1 : 0;
 }
 
 int injection_add_view(struct injection *in, const char *base, struct error *err)
@@ -77,8 +81,8 @@ int injection_add_view(struct injection *in, const char *base, struct error *err
     char path[PATH_MAX];
     if (text(path, sizeof path, "%s/agentcgroup/calls", base))
         return fail(err, errno, "path of calls/");
-    in->calls = clone_tree(AT_FDCWD, path, LOCKED | ATTR_NOEXEC, 0);
-    return in->calls < 0 ? fail(err, errno, "clone a mount of %s", path) : 0;
+    in->calls = clone_mount(AT_FDCWD, path, LOCKED | ATTR_NOEXEC, 0, path, err);
+    return in->calls < 0 ? -1 : 0;
 }
 
 static int attach(struct injection *in, int tree, int on, const char *what, struct error *err)
@@ -102,9 +106,8 @@ static int attach_inside(struct injection *in, int tree, const char *path, struc
 
 static int unmount(int fd)
 {
-    char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return umount2(path, MNT_DETACH);
+    char path[FD_PATH_MAX];
+    return umount2(fd_path(fd, path), MNT_DETACH);
 }
 
 /* What an earlier run, cut short before the shims, left on /dev/agentcgroup is taken away. */
@@ -154,16 +157,15 @@ static int attach_dir(struct injection *in, struct error *err)
 /* Cloned here, as a mount of the container's namespace can be cloned only from inside it. */
 static int attach_real_shells(struct injection *in, struct error *err)
 {
-    char path[SHELL_NAME_MAX + 8];
+    char path[SHELL_NAME_MAX + 8], what[256];
     for (unsigned i = 0; i < in->targets.count; i++) {
         const struct target *t = &in->targets.list[i];
         if (t->same_as >= 0)
             continue;
-        int real = clone_tree(t->fd, "", ATTR_RDONLY, 0); /* open until the hook ends: undoing needs it */
-        if (real < 0)
-            return fail(err, errno, "clone a mount of %s of the image", t->path);
+        snprintf(what, sizeof what, "%.200s of the image", t->path);
+        int real = clone_mount(t->fd, "", ATTR_RDONLY, 0, what, err); /* open until the hook ends: undoing needs it */
         snprintf(path, sizeof path, "real/%s", t->name);
-        if (attach_inside(in, real, path, err))
+        if (real < 0 || attach_inside(in, real, path, err))
             return -1;
     }
     return 0;
@@ -205,7 +207,7 @@ int injection_apply(struct injection *in, struct error *err)
     cleanup_close int home = open_namespace("self", err), away = home < 0 ? -1 : open_namespace(pid, err);
     if (away < 0)
         return -1;
-    /* setns(2) wants a root directory and cwd that no other thread shares; one that was joined may still be exiting */
+    /* setns(2) wants a root directory and cwd that no other thread shares */
     if (unshare(CLONE_FS) || setns(away, CLONE_NEWNS))
         return fail(err, errno, "enter the container's mount namespace");
     int failed = attach_all(in, err);

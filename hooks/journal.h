@@ -7,9 +7,7 @@
 enum priority { PRIORITY_ERROR = 3, PRIORITY_WARNING = 4, PRIORITY_INFO = 6 }; /* syslog(3) */
 
 struct log_line {
-    #include <stddef.h>
-
-enum priority priority;
+    enum priority priority;
     const char *container;
     const char *result; /* one word */
     const char *message;

@@ -13,6 +13,7 @@
 #define FROM_EMPTY_PATH 0x04 /* MOVE_MOUNT_F_EMPTY_PATH */
 #define TO_EMPTY_PATH 0x40 /* MOVE_MOUNT_T_EMPTY_PATH */
 #define WANT_MNT_ID 0x1000 /* STATX_MNT_ID */
+#define OPEN_TRIES 100 /* a rename or mount anywhere on the host spoils a ".." below a root (EAGAIN, openat2(2)) */
 
 /* struct open_how and struct mount_attr in their first published sizes */
 struct how {
@@ -36,7 +37,11 @@ _Static_assert(sizeof(struct mount_statx) == 256, "struct statx has 256 bytes");
 int open_in(int root, const char *path, int flags, uint64_t resolve)
 {
     struct how how = {.flags = (uint64_t)(unsigned)(flags | O_CLOEXEC), .resolve = resolve};
-    return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    int fd, tries = 0;
+    do
+        fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    while (fd < 0 && errno == EAGAIN && ++tries < OPEN_TRIES);
+    return fd;
 }
 
 int clone_tree(int at, const char *path, uint64_t set, uint64_t clear)

@@ -6,10 +6,8 @@
 
 #define CGROUP2_MAGIC 0x63677270 /* linux/magic.h */
 #define TMPFS_MAGIC 0x01021994
-#define OVERLAYFS_MAGIC 0x794c7630
 
-#define RESOLVE_NO_MAGICLINKS 0x02 /* openat2(2), Linux 5.6 */
-#define RESOLVE_NO_SYMLINKS 0x04
+#define RESOLVE_NO_SYMLINKS 0x04 /* openat2(2), Linux 5.6 */
 #define RESOLVE_IN_ROOT 0x10
 
 #define ATTR_RDONLY 0x01 /* MOUNT_ATTR_*: mount_setattr(2), Linux 5.12 */

@@ -7,10 +7,7 @@
 #include "error.h"
 #include "targets.h"
 
-#define PAYLOAD_KEY_MAX 192
-
-/* Makes shims/KEY below the directory `run` unless it is there. The key names the shim's file and the shell's, so neither
- * upgrade meets an old copy, and everything that is written into the copy. */
-int payload_make(int run, const struct target *shell, uint32_t ack_ms, char key[PAYLOAD_KEY_MAX], struct error *err);
+/* A descriptor for reading of the file below the directory `run`, shims/KEY, that is made unless it is there. */
+int payload_open(int run, const struct target *shell, uint32_t ack_ms, struct error *err);
 
 #endif

@@ -74,7 +74,7 @@ int record_write(int run, const char *id, const struct json_out *json, struct er
     cleanup_close int fd = openat(run, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return fail(err, errno, "create " RUNDIR "/%s", temporary);
-    if (write(fd, json->buf, json->len) == (ssize_t)json->len && !renameat(run, temporary, run, path))
+    if (!write_all(fd, json->buf, json->len) && !renameat(run, temporary, run, path))
         return 0;
     fail(err, errno, "write " RUNDIR "/%s", path);
     unlinkat(run, temporary, 0);

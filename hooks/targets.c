@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "files.h"
 #include "kernel.h"
 #include "mountinfo.h"
 
@@ -23,9 +24,8 @@ struct place {
 /* The path of an open file as its own mount namespace names it. */
 static int path_of(int fd, char *out, size_t size, struct error *err)
 {
-    char link[32];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, out, size - 1);
+    char link[FD_PATH_MAX];
+    ssize_t n = readlink(fd_path(fd, link), out, size - 1);
     if (n < 0)
         return fail(err, errno, "readlink %s", link);
     out[n] = 0;
@@ -96,14 +96,20 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* busybox installed as hard links has no telling name, but /bin/cat is the same file then. */
+/* Whether errno says that a path leads nowhere. Anything else may hide a file. */
+static bool is_absent(void)
+{
+    return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENAMETOOLONG;
+}
+
+/* busybox installed as hard links has no telling name, but /bin/cat is the same file then. What cannot be seen may be. */
 static bool is_also_a_tool(int rootfs, const struct stat *shell)
 {
     static const char *const tools[] = {"/bin/cat", "/bin/ls"};
     struct stat st;
     for (size_t i = 0; i < sizeof tools / sizeof *tools; i++) {
         cleanup_close int fd = open_in(rootfs, tools[i], O_PATH, RESOLVE_IN_ROOT);
-        if (fd >= 0 && !fstat(fd, &st) && same_file(&st, shell))
+        if (fd < 0 ? !is_absent() : fstat(fd, &st) || same_file(&st, shell))
             return true;
     }
     return false;
@@ -111,9 +117,8 @@ static bool is_also_a_tool(int rootfs, const struct stat *shell)
 
 static int read_magic(int fd, char magic[4], struct error *err)
 {
-    char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    cleanup_close int in = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    char path[FD_PATH_MAX];
+    cleanup_close int in = open(fd_path(fd, path), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (in < 0 || pread(in, magic, 4, 0) != 4)
         return fail(err, 0, "it cannot be read");
     return 0;
@@ -183,15 +188,13 @@ static bool is_wrapped(const struct target *t, const struct mount_entry *entry, 
 /* Fills in path, inode and place. */
 static int look_at(struct target *t, const char *rootfs_path, struct error *err)
 {
-    struct statfs fs;
     char full[PATH_MAX];
     size_t skip = strcmp(rootfs_path, "/") ? strlen(rootfs_path) : 0;
-    if (fstat(t->fd, &t->st) || fstatfs(t->fd, &fs))
+    if (fstat(t->fd, &t->st))
         return fail(err, errno, "it cannot be examined");
     if (path_of(t->fd, full, sizeof full, err))
         return -1;
     strcpy(t->path, strncmp(full, rootfs_path, skip) ? full : full + skip);
-    t->overlay = fs.f_type == OVERLAYFS_MAGIC;
     return 0;
 }
 
@@ -232,13 +235,19 @@ void targets_find(struct targets *found, int rootfs, const char *table, dev_t ru
     struct stat refused = {0}; /* /bin/sh and /usr/bin/sh need not be said twice */
     found->count = found->present = found->wrapped_count = 0;
     if (path_of(rootfs, in.path, sizeof in.path, &why)) {
+        found->present = 1; /* for all that is known */
         note(notes, "%s", why.text);
         return;
     }
     for (; *candidates; candidates++) {
         t = found->count < TARGETS_MAX ? &found->list[found->count] : &spare;
-        if ((t->fd = open_in(rootfs, *candidates, O_PATH, RESOLVE_IN_ROOT)) < 0)
+        if ((t->fd = open_in(rootfs, *candidates, O_PATH, RESOLVE_IN_ROOT)) < 0) {
+            if (!is_absent()) {
+                found->present++;
+                note(notes, "%s is not wrapped: open it: %s", *candidates, strerror(errno));
+            }
             continue;
+        }
         int is_new = examine(found, t, &in, *candidates, &why);
         if (is_new < 0 && !same_file(&t->st, &refused)) {
             note(notes, "%s is not wrapped: %s", *candidates, why.text);

@@ -15,7 +15,6 @@
 struct target {
     int fd; /* O_PATH, in the container's mount namespace */
     struct stat st;
-    bool overlay;             /* on an overlayfs */
     int same_as;              /* an earlier target with the same inode under another path, or -1 */
     char path[PATH_MAX];      /* in the container */
     char name[SHELL_NAME_MAX]; /* of the mountpoint /dev/agentcgroup/real/NAME */

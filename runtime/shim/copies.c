@@ -90,7 +90,16 @@ static void exec_from_memory(int self, char **argv, char **envp)
     close(fd);
 }
 
-/* The file is opened again for reading before it runs: one that is open for writing is ETXTBSY (execve(2)). */
+static int same_file(const struct stat *a, int fd)
+{
+    struct stat b;
+    return !fstat(fd, &b) && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
+}
+
+/*
+ * The file is opened again for reading before it runs: one that is open for writing is ETXTBSY (execve(2)). Whoever may
+ * write to the folder may have put another file under the name.
+ */
 static void exec_from_folder(int self, const char *folder, char **argv, char **envp)
 {
     char path[PATH_ROOM];
@@ -102,13 +111,15 @@ static void exec_from_folder(int self, const char *folder, char **argv, char **e
     int out = openat(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
     if (out < 0)
         return;
-    int failed = copy_shell(self, out);
+    struct stat st;
+    int failed = copy_shell(self, out) || fstat(out, &st);
     close(out);
     int in = failed ? -1 : openat(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     unlink(path);
     if (in < 0)
         return;
-    exec_file(in, argv, envp);
+    if (same_file(&st, in))
+        exec_file(in, argv, envp);
     close(in);
 }
 

@@ -35,11 +35,9 @@ static int counted(int file)
  * The last counter is whether the cgroup is populated. Since Linux 6.19 (d245698d727a) a task leaves its cgroup only
  * after its last switch, a moment after we could reap it: that gets a second look.
  */
-static int has_news(const struct call *call, int status)
+static int has_counted(const struct call *call)
 {
     const int *populated = call->counters + AGC_COUNTERS - 1;
-    if (call->dir < 0)
-        return status != 0; /* without the view only a failure hints at something */
     for (const int *counter = call->counters; counter < populated; counter++)
         if (counted(*counter))
             return 1;
@@ -47,6 +45,18 @@ static int has_news(const struct call *call, int status)
         return 0;
     poll(NULL, 0, UNLINK_MS);
     return counted(*populated);
+}
+
+/*
+ * How long to wait for what the daemon has to say, in ack times; 0: there is no news. When something has happened its
+ * cause is worth more than a start is held up for: a machine short of memory or CPU is slow just then. Without the view a
+ * failure may be news, but a grep that finds nothing is none; past 128 a shell reports the signal that ended a command.
+ */
+static int patience(const struct call *call, int status)
+{
+    if (WIFSIGNALED(status) || (call->dir < 0 ? WEXITSTATUS(status) > 128 : has_counted(call)))
+        return 10;
+    return call->dir < 0 && status;
 }
 
 /*
@@ -61,16 +71,12 @@ static void print(const char *text, size_t length)
             return; /* the reader has gone */
 }
 
-/* When something has happened its cause is worth waiting for, longer than a start is held up: a machine short of memory
- * or CPU is slow just then. In ack times. */
-#define NEWS_PATIENCE 10
-
 void print_feedback(const struct call *call, int status, int was_long)
 {
     if (call->sock < 0)
         return;
-    int news = WIFSIGNALED(status) || has_news(call, status);
-    int quiet = !news && !was_long && !call->hinted;
+    int acks = patience(call, status);
+    int quiet = !acks && !was_long && !call->hinted;
     size_t at = put_text(message, 0, sizeof message, "AGC1") + 1;
     at = put_text(message, at, sizeof message, "e=");
     at = put_number(message, at, sizeof message, (uint32_t)status) + 1;
@@ -78,7 +84,7 @@ void print_feedback(const struct call *call, int status, int was_long)
         at = put_text(message, at, sizeof message, "q=1") + 1;
     if (tell(call->sock, at) || quiet)
         return;
-    ssize_t n = hear(call->sock, message, sizeof message, (int)ack_ms() * (news ? NEWS_PATIENCE : 1));
+    ssize_t n = hear(call->sock, message, sizeof message, (int)ack_ms() * (acks ? acks : 1));
     if (n > 0)
         print(message, (size_t)n);
 }

@@ -70,7 +70,8 @@ int ask_to_be_moved(uint32_t number);
 /* launch.c */
 pid_t launch(struct call *call);
 
-/* supervise.c: returns the wait status of the shell */
+/* supervise.c: the wait status of the shell, and the monotonic clock */
+int64_t now_ms(void);
 int supervise(struct call *call, pid_t shell, int *was_long);
 
 /* witness.c */

@@ -145,9 +145,12 @@ static int ask_witness(int sig)
     struct timespec limit = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
     if (!helpers[WITNESS])
         return -1;
+    int64_t until = now_ms() + ms;
     __atomic_store_n(&question, (uint32_t)sig, __ATOMIC_RELEASE);
     futex(FUTEX_WAKE_PRIVATE, 1, NULL);
-    futex(FUTEX_WAIT_PRIVATE, (uint32_t)sig, &limit);
+    do /* the wake of an earlier answer may come only now */
+        futex(FUTEX_WAIT_PRIVATE, (uint32_t)sig, &limit);
+    while (__atomic_load_n(&question, __ATOMIC_ACQUIRE) && now_ms() < until);
     if (!__atomic_load_n(&question, __ATOMIC_ACQUIRE))
         return answer;
     dismiss(WITNESS);

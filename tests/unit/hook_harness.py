@@ -4,14 +4,18 @@ that are a process in a cgroup, mount and cgroup namespace of its own, as an eng
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import json
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CC = ["musl-gcc", "-static"] if shutil.which("musl-gcc") else ["cc", "-static"]
 FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror", "-std=gnu11"]
 MESSAGE_MAX = 64 << 10
+MNT_DETACH = 2
 
 
 def cgroup_top() -> Path | None:
@@ -38,7 +43,12 @@ def compile_c(out: Path, sources: list[Path], *defines: str) -> Path:
 
 
 class Daemon:
-    """Answers by operation: an object, raw bytes, None for no answer, or "hang up". Keeps what it was told."""
+    """Answers by operation: an object, raw bytes, None for no answer, or "hang up". Keeps what it was told.
+
+    A connection ends with the operation `last`.
+    """
+
+    last = ""
 
     def __init__(self, path: Path, answers: dict[str, Any]) -> None:
         self.answers = answers
@@ -64,6 +74,8 @@ class Daemon:
                 answer = self.answers.get(request["op"])
                 if answer == "hang up":
                     break
+                if request["op"] == self.last:
+                    peer.shutdown(socket.SHUT_RD)  # what the hook sends next is EPIPE
                 if answer is not None:
                     peer.send(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
@@ -100,6 +112,40 @@ class Journal:
 
     def close(self) -> None:
         self._socket.close()
+
+
+@contextlib.contextmanager
+def fuse(where: Path, serve: Callable[[int], None]) -> Iterator[None]:
+    """Mount a FUSE file system on a directory or file; `serve` gets its server's descriptor, on a thread."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    server = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={server},rootmode={where.stat().st_mode & 0o170000 | 0o755:o},user_id=0,group_id=0".encode()
+    if libc.mount(b"fuse", bytes(where), b"fuse", 0, options):
+        raise OSError(ctypes.get_errno(), "mount a FUSE file system")
+    threading.Thread(target=serve, args=(server,), daemon=True).start()
+    try:
+        yield
+    finally:
+        libc.umount2(bytes(where), MNT_DETACH)
+
+
+def serve_no_read(server: int) -> None:
+    """A file of 8192 bytes that can be opened but answers no read (linux/fuse.h, 7.31; readahead is asynchronous)."""
+    attributes = struct.pack("<QIIQQQQQQIIIIIIIIII", 60, 0, 0, 1, 8192, 16, *[0] * 6, 0o100755, 1, *[0] * 3, 4096, 0)
+    answers = {
+        26: struct.pack("<IIIIHHIIHH32x", 7, 31, 1 << 16, 1, 12, 9, 1 << 16, 1, 0, 0),  # FUSE_INIT
+        3: attributes,  # FUSE_GETATTR
+        14: struct.pack("<QII", 1, 0, 0),  # FUSE_OPEN
+    }
+    with contextlib.suppress(OSError):  # unmounted
+        while True:
+            _, operation, unique = struct.unpack_from("<IIQ", os.read(server, 1 << 18))
+            if operation == 15:  # FUSE_READ
+                continue
+            answer = answers.get(operation, b"")
+            error = 0 if answer else -errno.ENOSYS
+            os.write(server, struct.pack("<IiQ", 16 + len(answer), error, unique) + answer)
+    os.close(server)
 
 
 @dataclass

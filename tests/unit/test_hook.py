@@ -20,12 +20,15 @@ from hook_harness import (
     build_hook,
     build_shells,
     cgroup_top,
+    fuse,
     make_rootfs,
     open_path,
+    serve_no_read,
     start_container,
 )
 
 pytestmark = pytest.mark.skipif(cgroup_top() is None, reason="needs root and a writable cgroup2")
+needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs FUSE")
 Start = Callable[..., Container]
 HINT = "/dev/agentcgroup/agentcgroup-hint"
 
@@ -217,6 +220,29 @@ def test_the_payload_is_shim_and_shell_and_made_once(host: Host, start: Start) -
     assert len(list((host.run_dir / "shims").glob("dash-*"))) == 2
 
 
+def test_a_payload_under_the_right_key_with_another_shell_in_it_is_made_again(host: Host, start: Start) -> None:
+    """An image on EROFS can forge all that the key is made of, and so leave its own shell to other containers."""
+    host.serve()
+    container = start()
+    host.run(container)
+    (path,) = (host.run_dir / "shims").glob("dash-*")
+    payload = path.read_bytes()
+    path.write_bytes(payload[:-8] + b"attacker")
+    host.run(start_container(host, container.rootfs))
+    assert path.read_bytes() == payload
+
+
+def test_a_payload_that_is_used_again_is_among_the_newest(host: Host, start: Start) -> None:
+    """The daemon sweeps the oldest, also between this hook's look at the file and its mount."""
+    host.serve()
+    container = start()
+    host.run(container)
+    (path,) = (host.run_dir / "shims").glob("dash-*")
+    os.utime(path, (0, 0))
+    host.run(start_container(host, container.rootfs))
+    assert path.stat().st_mtime > time.time() - 60
+
+
 def test_hooks_of_many_containers_at_once(host: Host, start: Start) -> None:
     host.serve()
     containers = [start(), *(start() for _ in range(5))]
@@ -320,6 +346,7 @@ def test_without_a_daemon_the_container_starts_and_leaves_a_record(host: Host, s
     line = result(host)
     assert line["AGENTCGROUP_RESULT"] == "unregistered"
     assert "limits follow later: agentcgroupd is not running: nobody listens on /" in line["MESSAGE"]
+    assert "hook.sock: systemctl start agentcgroupd.socket" in line["MESSAGE"]
 
 
 @pytest.mark.parametrize("plan", [b"{", b"[]", b"\xff" * 100, "hang up"])
@@ -359,11 +386,27 @@ def test_a_daemon_that_was_started_again_meanwhile_is_told_of_the_record(host: H
     assert daemon.operations(2) == ["plan", "register"]
 
 
-@pytest.mark.parametrize("how", ["annotation", "marker", "plan"])
+@pytest.mark.parametrize("how", ["agentcgroup.required", "agentcgroup.io/required", "marker"])
+def test_a_refusal_stops_a_container_whose_own_policy_is_required(host: Host, start: Start, how: str) -> None:
+    """The daemon need not say it: a wrong annotation beside a required policy would leave the container ungoverned."""
+    host.serve(plan={"refuse": "annotation agentcgroup.x: unknown key", "required": False})
+    container = start()
+    if how == "marker":
+        (host.folder / "state/required").mkdir(parents=True)
+        (host.folder / "state/required/coding").touch()
+    else:
+        container.config["annotations"][how] = "true"
+    done = host.run(container)
+    assert (done.returncode, done.stderr) == (1, f"{said(container)}annotation agentcgroup.x: unknown key\n")
+    assert untouched(container)
+    assert result(host)["AGENTCGROUP_RESULT"] == "refused"
+
+
+@pytest.mark.parametrize("how", ["agentcgroup.required", "agentcgroup.io/required", "marker", "plan"])
 def test_a_required_policy_without_a_daemon_stops_the_container(host: Host, start: Start, how: str) -> None:
     container = start()
-    if how == "annotation":
-        container.config["annotations"]["agentcgroup.required"] = "true"
+    if how.startswith("agentcgroup"):
+        container.config["annotations"][how] = "true"
     elif how == "marker":
         (host.folder / "state/required").mkdir(parents=True)
         (host.folder / "state/required/coding").touch()
@@ -394,6 +437,18 @@ def test_a_pods_annotation_means_the_container_it_names(host: Host, start: Start
     assert host.run(container).returncode == 0
     assert untouched(container) is not governed
     assert len(host.journal.lines()) == governed
+
+
+def test_a_policy_for_one_container_of_a_pod_goes_before_the_pods(host: Host, start: Start) -> None:
+    container = start()
+    container.config["annotations"] = {
+        "agentcgroup.policy": "third",
+        "agentcgroup.io/policy": "second",
+        "policy.agentcgroup.io/agent": "first",
+        "io.kubernetes.container.name": "agent",
+    }
+    assert host.run(container).returncode == 0
+    assert host.record(container)["policy"] == "first"
 
 
 @pytest.mark.parametrize(("name", "status"), [("agent", 1), ("sidecar", 0)])
@@ -549,6 +604,42 @@ def test_an_image_without_a_shell_starts_even_if_required(host: Host, start: Sta
     assert "no shell to wrap" in result(host)["MESSAGE"]
 
 
+@needs_fuse
+@pytest.mark.parametrize("required", [False, True])
+def test_a_file_system_that_hangs_does_not_keep_the_hook_until_the_engine_kills_it(
+    host: Host, start: Start, tmp_path: Path, required: bool
+) -> None:
+    """A wait for a page ends with the process only, and a killed hook is a failed start."""
+    host.serve(plan={"policy": "coding", "required": required})
+    (tmp_path / "bash").touch()
+    with fuse(tmp_path / "bash", serve_no_read):
+        container = start(mounts=f"mount --bind {tmp_path}/bash $R/usr/bin/bash")
+        began = time.monotonic()
+        done = host.run(container)
+        assert 3.9 < time.monotonic() - began < 4.9
+    assert done.returncode == required
+    assert done.stderr.startswith(said(container) if required else "")
+    assert "a file system has not answered for 4 s" in result(host)["MESSAGE"]
+
+
+@needs_fuse
+@pytest.mark.parametrize("required", [False, True])
+def test_a_shell_that_cannot_be_looked_at_is_not_absent(
+    host: Host, start: Start, tmp_path: Path, required: bool
+) -> None:
+    daemon = host.serve(plan={"policy": "coding", "required": required, "shells": ["/usr/local/bin/bash"]})
+    (tmp_path / "dead").mkdir()
+    with fuse(tmp_path / "dead", os.close):
+        mounts = f"mkdir $R/usr/local; mount --bind {tmp_path}/dead $R/usr/local"
+        container = start(mounts=mounts)
+        assert host.run(container).returncode == required
+    cause = "/usr/local/bin/bash is not wrapped: open it: "
+    assert cause in result(host)["MESSAGE"]
+    if not required:
+        assert daemon.operations(3)[-1] == "ready"
+        assert daemon.told[-1]["notes"][0].startswith(cause)
+
+
 def test_a_policy_that_wants_no_shim(host: Host, start: Start) -> None:
     host.serve(plan={"policy": "coding", "inject": False})
     container = start()
@@ -614,6 +705,14 @@ def test_the_end_is_passed_on(host: Host, start: Start) -> None:
     assert host.run(container).returncode == 0
 
 
+def test_the_end_of_a_container_that_no_policy_means_is_no_event(host: Host, start: Start) -> None:
+    host.serve()
+    container = start()
+    container.state["annotations"] = {"policy.agentcgroup.io/agent": "coding", "io.kubernetes.container.name": "other"}
+    assert host.run(container, argv=["poststop"]).returncode == 0
+    assert host.journal.lines() == []
+
+
 def test_the_end_without_a_daemon(host: Host, start: Start) -> None:
     container = start()
     assert host.run(container, argv=["poststop"]).returncode == 0
@@ -654,6 +753,25 @@ def test_without_a_journal_the_line_goes_to_stderr(host: Host, start: Start) -> 
     assert done.stderr.startswith(f"agentcgroup-hook: container {container.id[:12]}: unregistered: policy coding, ")
 
 
+def test_a_stderr_that_nobody_reads_stops_no_container(host: Host, start: Start) -> None:
+    (host.folder / "journal").unlink()
+    container = start()
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([host.hook], input=container.write(), text=True, stderr=writer)
+    os.close(writer)
+    assert done.returncode == 0
+
+
+def test_a_daemon_that_goes_before_it_is_told_of_the_mounts_leaves_the_whole_record(host: Host, start: Start) -> None:
+    daemon = host.serve()
+    daemon.last = "register"
+    container = start()
+    host.run(container)
+    assert daemon.operations(3) == ["plan", "register", "register"]
+    assert host.record(container)["injected"] == ["/usr/bin/bash", "/usr/bin/dash"]
+
+
 def test_a_text_from_the_container_stays_one_field_in_the_journal(host: Host, start: Start) -> None:
     host.serve(plan={"refuse": "first\nPRIORITY=0\nsecond"})
     host.run(start())
@@ -686,6 +804,16 @@ def test_the_cause_reaches_the_engine_when_the_hooks_own_stderr_is_thrown_away(
     assert done.stderr == cause + "\n"
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     assert logged == [{"msg": "before"}, {"msg": cause, "level": "error"}][: 2 if spelling and not terminal else 1]
+
+
+def test_no_cause_reads_like_a_missing_command(host: Host, start: Start) -> None:
+    """podman takes "no such file or directory" in what a hook says for a command that the image does not have."""
+    host.serve(plan={"refuse": "a: No such file or directory, b: no such file or directory", "required": True})
+    container = start()
+    assert host.run(container).stderr == f"{said(container)}a: it is not there, b: it is not there\n"
+    container.config["annotations"]["agentcgroup.required"] = "true"
+    container.config["root"]["path"] = "/missing"
+    assert host.run(container).stderr == f"{said(container)}open the container's root /missing: it is not there\n"
 
 
 def test_many_long_annotations_fit_into_a_message(host: Host, start: Start) -> None:

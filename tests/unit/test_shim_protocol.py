@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import select
 import signal
 import subprocess
 import time
@@ -317,6 +319,21 @@ class TestEnd:
         assert run(box.shim, "-c", "sleep 0.3; exit 6").status == 6
         assert time.monotonic() - began < 2
 
+    @needs_cgroups
+    @pytest.mark.parametrize(("status", "acks"), [(1, 1), (137, 10)])
+    def test_without_the_view_only_a_signals_status_is_worth_a_long_wait(
+        self, box: Box, daemon: Daemon, tmp_path: Path, status: int, acks: int
+    ) -> None:
+        """A grep that finds nothing exits 1 in every container; a daemon that hangs must not cost it the long wait."""
+        (box.folder / "calls").unlink()
+        daemon.feedback = lambda message: None
+        shim = patch(box.shim, tmp_path / "shim", None, 200)
+        began = time.monotonic()
+        assert run(shim, "-c", f"exit {status}").status == status
+        assert 0.2 * acks <= time.monotonic() - began < 0.2 * acks + 1.5
+        daemon.settle(1)
+        assert daemon.ends[0].fields == [("e", str(status << 8))]
+
     def test_a_daemon_that_died_meanwhile_is_not_missed(self, box: Box, daemon: Daemon) -> None:
         def leave(message: object) -> str:
             raise OSError
@@ -371,6 +388,25 @@ class TestHint:
     def test_more_than_a_message_holds_is_refused(self, box: Box, daemon: Daemon) -> None:
         done = run(box.shim, *["x" * 9000] * 2, argv0="agentcgroup-hint")
         assert (done.status, daemon.hints) == (1, [])
+
+
+def test_without_close_range_nothing_of_the_callers_is_held(box: Box, daemon: Daemon) -> None:
+    """A descriptor may be above RLIMIT_NOFILE: it was opened before the limit was lowered."""
+    reader, writer = os.pipe()
+    os.dup2(writer, 900)
+
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        refuse(CLOSE_RANGE)
+
+    command = ["bash", "-c", "exec 900>&-; exec sleep 60"]
+    call = subprocess.Popen(command, executable=box.shim, preexec_fn=prepare, pass_fds=[900])
+    os.close(writer)
+    os.close(900)
+    assert select.select([reader], [], [], 10)[0] and os.read(reader, 1) == b""
+    os.close(reader)
+    call.kill()
+    call.wait()
 
 
 @needs_cgroups
