@@ -82,7 +82,7 @@ def strings(pid: int, name: str) -> list[str]:
 
 def unified(text: str) -> str:
     """The cgroup2 path of a /proc/PID/cgroup text; "" without one."""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # splitlines() would split a name at U+2028 and others
         if line.startswith("0::"):
             return line[3:]
     return ""
