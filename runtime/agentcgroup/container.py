@@ -28,6 +28,7 @@ from agentcgroup.request import Request
 if TYPE_CHECKING:
     from agentcgroup.governor import Governor
 
+    from agentcgroup.worker import Worker
 T = TypeVar("T")
 FEEDBACK_KEPT = 64
 LIMITS_FRESH = 1.0  # seconds for which the limits above us are trusted before they are read again
@@ -127,9 +128,16 @@ class Container:
         self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: None)
 
     def slowly(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
-        """Have writes done that may wait in the kernel; `done` gets the result on the loop's thread."""
-        if not self.governor.worker.submit(self.record.id, work, done):
-            self.governor.complain(self, "too many processes wait to be moved")
+        """Have limits written, which may wait in the kernel; `done` gets the result on the loop's thread."""
+        self._submit(self.governor.worker, work, done)
+
+    def moving(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
+        """As `slowly`, for moves of processes: they wait for no limit to be written."""
+        self._submit(self.governor.mover, work, done)
+
+    def _submit(self, worker: Worker, work: Callable[[], T], done: Callable[[T], object]) -> None:
+        if not worker.submit(self.record.id, work, done):
+            self.governor.complain(self, "too many writes to its cgroups wait")
 
     def watch_end(self) -> None:
         """From now on nothing alive in the subtree is the container's end."""
@@ -355,7 +363,7 @@ class Container:
         call = self.calls.get(number)
         ours = call is not None and peer.ppid == call.shim_pid
         target = call.cgroup if call is not None and ours else self.tree.child("calls/fallback")
-        self.slowly(
+        self.moving(
             lambda: peer.lives() and target.try_write("cgroup.procs", peer.pid),
             lambda moved: caller.send("moved" if moved else "exec"),
         )

@@ -53,6 +53,7 @@ class Governor:
         self.containers: dict[str, Container] = {}
         self.reaper = Reaper()
         self.worker = Worker(loop)
+        self.mover = Worker(loop)
         self.oom = OomLog()
         self._filling: set[str] = set()
 
@@ -358,6 +359,7 @@ class Governor:
         for container in list(self.containers.values()):
             container.detach()
         self.worker.close()
+        self.mover.close()
         self.reaper.close()
         self.ledger.close()
 
