@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,8 +28,8 @@ from agentcgroup.request import Request
 
 if TYPE_CHECKING:
     from agentcgroup.governor import Governor
-
     from agentcgroup.worker import Worker
+
 T = TypeVar("T")
 FEEDBACK_KEPT = 64
 LIMITS_FRESH = 1.0  # seconds for which the limits above us are trusted before they are read again
@@ -173,6 +174,7 @@ class Container:
         self.watch.stop()
         for call in self.calls.values():
             call.cancel_timers()
+            self._forget_shim(call)
             if call.held_since is not None:
                 call.release()
             call.slot.close()
@@ -199,6 +201,7 @@ class Container:
 
     def discard(self, slot: Slot) -> None:
         """Remove a directory that is empty or of no more use."""
+        slot.retire()
         self._forget_slot(slot)
         self.governor.reaper.remove(slot.cgroup.path)
 
@@ -212,11 +215,13 @@ class Container:
         since: float | None = None,
     ) -> Call:
         """Make `slot` the domain of a call, with the limits that its kind and hint give. A call that has been running
-        since that moment (monotonic) keeps the limits that it has.
+        since that moment (monotonic) keeps the memory limit that it has, up to the policy's largest: somebody may have
+        raised it.
         """
         grant = admission.grant(self.policy, self.limits, kind, hint, origin)
         if since is not None:
-            grant = replace(grant, memory=slot.cgroup.number("memory.max") or grant.memory)
+            found = slot.cgroup.number("memory.max") or grant.memory
+            grant = replace(grant, memory=min(found, self.limits.call(self.policy.call.memory.max)))
         elif self.policy.mode == "enforce":
             ready = admission.default_grant(self.policy, self.limits).writes()
             for name, value in grant.writes():
@@ -242,7 +247,9 @@ class Container:
     def _adopt_slot(self, slot: Slot) -> None:
         self._watch_slot(slot)
         slot.cgroup.try_write("cgroup.freeze", 0)
-        if slot.populated():
+        if slot.retired() and not slot.populated():
+            self.discard(slot)
+        elif slot.used():
             self.take_in(slot)
         elif self.pool.expect(slot):
             self.expect_word()
@@ -250,7 +257,7 @@ class Container:
             self.discard(slot)
 
     def take_in(self, slot: Slot) -> None:
-        """A call runs of which nobody told us: /proc says what it is. It keeps its limits."""
+        """A call runs, or ran, of which nobody told us: /proc says what it is. It keeps its limits."""
         shell = eldest(slot.cgroup.pids())
         argv = strings(shell.pid, "cmdline") if shell else []
         command = commandline.analyse(argv, truncated=False)
@@ -259,6 +266,31 @@ class Container:
         kind = admission.kind_of(command, self.policy.rule_for(command.text))
         call = self.admit(slot, command, kind, hint, origin, shell.since() if shell else time.monotonic())
         judge.place(call)
+        if shell is None:
+            self.governor.emptied(call)
+        elif kind in ("call", "shell"):
+            self._watch_shim(call, shell)
+
+    def _watch_shim(self, call: Call, shell: Peer) -> None:
+        """It has no connection whose hang-up is its shim's end."""
+        if self.policy.takes_exec(shell.comm):
+            call.driver = shell
+        shim = judge.shim_of(shell, self)
+        call.shim_fd = shim.pidfd() if shim is not None else -1
+        if call.shim_fd >= 0:
+            self.io.add(call.shim_fd, select.EPOLLIN, lambda _e: self._shim_ended(call))
+        else:
+            self.governor.shim_gone(call)
+
+    def _shim_ended(self, call: Call) -> None:
+        self._forget_shim(call)
+        self.governor.shim_gone(call)
+
+    def _forget_shim(self, call: Call) -> None:
+        if call.shim_fd >= 0:
+            self.io.remove(call.shim_fd)
+            os.close(call.shim_fd)
+            call.shim_fd = -1
 
     def _directory_files(self) -> tuple[tuple[str, str], ...]:
         return admission.directory_files(self.policy, self.limits)
@@ -374,6 +406,7 @@ class Container:
 
     def hang_up(self, call: Call) -> None:
         """The call is over: close its shim's connection."""
+        self._forget_shim(call)
         caller, call.caller = call.caller, None
         if caller is not None:
             caller.call = None
@@ -398,7 +431,7 @@ class Container:
                 judge.place(call)
             else:
                 self.governor.emptied(call)
-        elif populated:
+        elif slot.used():
             slot.taken = slot.taken or time.monotonic()
             self.expect_word()
         elif not slot.cgroup.exists() and self.pool.claim(slot.number):
@@ -412,7 +445,7 @@ class Container:
     def _look_for_lost(self) -> None:
         self._lost_timer = None
         for slot in self.pool.lost():
-            if slot.populated():
+            if slot.used():
                 self.take_in(slot)
             else:
                 self.discard(slot)

@@ -281,7 +281,7 @@ class Governor:
         call.sample()
         if call.ended is not None or call.last_events.get("oom_group_kill"):
             return  # all of it is being ended
-        call.orphans = call.names()
+        call.note_orphans()
         call.orphan_action = call.container.policy.call.orphans
         if call.container.policy.mode == "observe":
             call.orphan_action = "keep"

@@ -50,6 +50,18 @@ def _below(cgroup: str, tree: str) -> str | None:
     return cgroup[len(tree) :] if cgroup.startswith(tree + "/") else None
 
 
+def shim_of(shell: Peer, container: Container) -> Peer | None:
+    """The first process above a call's shell that is not in the call. None once the shim has ended: the orphans are
+    PID 1's, or of a process outside of the container where that shares its pid namespace.
+    """
+    parent = look(shell.ppid)
+    while parent is not None and parent.cgroup == shell.cgroup:
+        parent = look(parent.ppid)
+    if parent is None or parent.pid == container.record.pid or _below(parent.cgroup, container.proc_path) is None:
+        return None
+    return parent
+
+
 def _leads_to_agent(parent: Peer | None, container: Container) -> bool:
     """Whether only shells stand between it and PID 1, and that is an init or a shell with something to do: then it
     prepares the container, or starts the agent.
@@ -88,6 +100,17 @@ def place(call: Call, peer: Peer | None = None) -> None:
         _adopt_driver(call, peer)
 
 
+def _move_all(group: Cgroup, target: Cgroup, score: int) -> bool:
+    """Whether it is empty now and something was moved; what forks meanwhile leaves its child behind."""
+    moved = False
+    for _ in range(ROUNDS):
+        pids = group.pids()
+        if not pids:
+            return moved
+        moved |= any([_move(pid, target, score) for pid in pids])
+    return False
+
+
 def _move(pid: int, target: Cgroup, score: int) -> bool:
     moved = target.try_write("cgroup.procs", pid)
     if moved:
@@ -100,17 +123,6 @@ def _adopt_driver(call: Call, peer: Peer) -> None:
     nested then.
     """
     if not call.container.policy.exec_match:
-def _move_all(group: Cgroup, target: Cgroup, score: int) -> bool:
-    """Whether it is empty now and something was moved; what forks meanwhile leaves its child behind."""
-    moved = False
-    for _ in range(ROUNDS):
-        pids = group.pids()
-        if not pids:
-            return moved
-        moved |= any([_move(pid, target, score) for pid in pids])
-    return False
-
-
         return
     parent = look(peer.ppid)
     if parent is None or parent.pid == call.container.record.pid:
