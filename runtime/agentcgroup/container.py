@@ -182,7 +182,7 @@ class Container:
             slot.close()
 
     def row(self) -> dict[str, Any]:
-        """The container as one row for `agentcgroup ps` and its calls; memory in bytes, times in seconds."""
+        """The container as a row for `agentcgroup ps`; memory in bytes."""
         return {
             "id": self.record.id,
             "name": self.record.name,
@@ -196,7 +196,7 @@ class Container:
             "cooperative": self.record.cooperative,
             "injected": self.record.injected,
             "notes": self.record.notes,
-            "calls": [call.row() for call in self.calls.values()],
+            "calls": len(self.calls),
         }
 
     def discard(self, slot: Slot) -> None:
