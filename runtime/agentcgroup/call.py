@@ -62,7 +62,6 @@ class Call:
         self.orphans = 0
         self.orphan_names: list[str] = []
         self.orphan_action: OrphanAction | None = None
-        self.fallback = False
         self.relocated = False
         self.counted = False
         self.driver: Peer | None = None
@@ -256,7 +255,6 @@ class Call:
             others=tuple(self.others[number] for number in sorted(self.others)),
             hint=self.hint,
             clamps=self.grant.clamps,
-            fallback=self.fallback,
             cooperative=bool(record.cooperative),
             changed=tuple(sorted(self.changed)),
         )
