@@ -72,8 +72,11 @@ class Slot:
             os.chmod(f"{self.cgroup.path}/cgroup.procs", 0o644)
 
     def retired(self) -> bool:
-        """Whether it is only waiting for its removal. Raises OSError."""
-        return not os.stat(f"{self.cgroup.path}/cgroup.procs").st_mode & 0o002
+        """Whether it is only waiting for its removal, or gone."""
+        try:
+            return not os.stat(f"{self.cgroup.path}/cgroup.procs").st_mode & 0o002
+        except FileNotFoundError:
+            return True
 
     def close(self) -> None:
         """Close the files."""
