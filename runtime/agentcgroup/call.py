@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 #: As OOM_RAISE of the shim.
 OOM_SCORE = 500
+NAMED = 16  # orphans of which the name is recorded
+NEIGHBOURS = 8  # recorded at most
 
 
 class Call:
     """A call's state. Times ending in `_s` are seconds; `began` is the monotonic clock, `started` the wall clock.
 
-    held_at: the cgroup whose limit it was held for. driver: a program that the agent started without a shell and whose
-    shells share this call. most_together, most_forks: what `observe` saw of all calls' bytes and of processes a second.
+    shim_fd: a pidfd of its shim where it was taken in without a word. held_at: the cgroup whose limit it was held for.
+    driver: a program that the agent started without a shell and whose shells share this call. most_together,
+    most_forks: what `observe` saw of all calls' bytes and of processes a second.
     """
 
     def __init__(self, container: Container, slot: Slot, grant: Grant, command: Command, hint: Hint) -> None:
@@ -41,6 +44,7 @@ class Call:
         self.hint = hint
         self.caller: Caller | None = None
         self.shim_pid = 0
+        self.shim_fd = -1
         self.began = time.monotonic()
         self.started = time.time()
         self.shell_ended: float | None = None
@@ -55,9 +59,9 @@ class Call:
         self.zombies = 0
         self.most_together = 0
         self.most_forks = 0.0
-        self.orphans: list[str] = []
+        self.orphans = 0
+        self.orphan_names: list[str] = []
         self.orphan_action: OrphanAction | None = None
-        self.fallback = False
         self.relocated = False
         self.counted = False
         self.driver: Peer | None = None
@@ -66,7 +70,7 @@ class Call:
         self.last_events: dict[str, int] = {}
         self.last_peak = 0
         self.timers: list[Timer] = []
-        self.others: dict[int, tuple[str, int]] = {}
+        self.others: dict[int, Neighbour] = {}
         self.oom_victims: list[str] = []
 
     @property
@@ -104,8 +108,11 @@ class Call:
         self.relocated |= moved
 
     def ran(self) -> bool:
-        """Whether any process was ever in it; a number can be given and not used."""
-        return self.last_peak > 0 or self.cgroup.keyed("cpu.stat").get("usage_usec", 0) > 0
+        """Whether any process was ever in it, as far as was seen before the engine removed the directory; a number can
+        be given and not used.
+        """
+        told = self.status is not None or self.orphan_action is not None
+        return told or self.last_peak > 0 or self.strain.cpu_seen > 0 or self.slot.used()
 
     def hold(self, level: str) -> None:
         """Freeze it, that others get on at the limit of the cgroup `level`. It keeps its memory and does not grow."""
@@ -173,9 +180,10 @@ class Call:
         self.last_peak = max(self.last_peak, self.cgroup.number("memory.peak") or 0)
 
     def recheck(self) -> None:
-        """Put back its limits. Root in a container may mount its own leaf in new namespaces and write it, where neither
-        an LSM nor nsdelegate keeps it from that; what is above the call it cannot reach.
+        """Keep its figures, and put back its limits. Root in a container may mount its own leaf in new namespaces and
+        write it, where neither an LSM nor nsdelegate keeps it from that; what is above the call it cannot reach.
         """
+        self.sample()
         if not self.limited:
             return
         for name, wanted in (("memory.max", self.grant.memory), ("pids.max", self.grant.pids), ("memory.oom.group", 1)):
@@ -185,17 +193,21 @@ class Call:
                 self.container.limit(self.cgroup, ((name, str(wanted)),))
                 self.changed.add(name)
 
-    def names(self) -> list[str]:
-        """The comm of each process that lives in it, the shim's own excluded; at most 16."""
-        return [read_proc(pid, "comm").decode(errors="replace").strip() or "?" for pid in self.cgroup.pids()[:16]]
+    def note_orphans(self) -> None:
+        """How many processes live in it without their shell, and the names of some."""
+        pids = self.cgroup.pids()
+        self.orphans = len(pids)
+        self.orphan_names = [read_proc(pid, "comm").decode(errors="replace").strip() or "?" for pid in pids[:NAMED]]
 
     def note_neighbours(self) -> None:
-        """Who ran at the same time, for the text of an OOM; the last figures seen are kept."""
+        """Who ran at the same time, for the text of an OOM; the last figures seen of the largest are kept."""
         for other in self.container.calls.values():
             if other is not self:
                 usage = other.cgroup.number("memory.current")
                 if usage is not None:
-                    self.others[other.number] = (other.command.first_word, usage)
+                    self.others[other.number] = Neighbour(other.number, other.command.first_word, usage)
+        largest = sorted(self.others.values(), key=lambda other: other.bytes)[-NEIGHBOURS:]
+        self.others = {other.number: other for other in largest}
 
     def cancel_timers(self) -> None:
         """Nothing more is to happen to it."""
@@ -212,7 +224,7 @@ class Call:
                 self.ended = self.ended or "container limit"
         policy, record = self.container.policy, self.container.record
         cpu, pids_events, group = self.cgroup.keyed("cpu.stat"), self.cgroup.keyed("pids.events"), self.cgroup
-        events = self.last_events
+        events, seen = self.last_events, self.strain
         return Outcome(
             container=record.id,
             name=record.name,
@@ -225,16 +237,16 @@ class Call:
             started=self.started,
             duration_s=(self.shell_ended or time.monotonic()) - self.began,
             status=self.status,
-            peak_bytes=self.last_peak,
+            peak_bytes=max(self.last_peak, seen.memory_seen),
             limit_bytes=self.grant.memory,
             limit_source=self.grant.source,
             container_limit_bytes=self.container.limits.calls_max,
-            cpu_s=cpu.get("usage_usec", 0) / 1e6,
+            cpu_s=max(cpu.get("usage_usec", 0) / 1e6, seen.cpu_seen),
             cpu_throttled_s=cpu.get("throttled_usec", 0) / 1e6,
             io_bytes=_io_bytes(group),
             pids_peak=group.number("pids.peak"),
             pids_limit=self.grant.pids,
-            pids_denied=pids_events.get("max", 0),
+            pids_denied=max(pids_events.get("max", 0), seen.denied_seen),
             zombies=self.zombies if self.zombies * 10 >= self.grant.pids else 0,
             oom_kills=max(events.get("oom_kill", 0) - events.get("oom_group_kill", 0), len(self.oom_victims)),
             oom_victims=tuple(self.oom_victims),
@@ -245,13 +257,12 @@ class Call:
             ended=self.ended,
             time_limit_s=self.grant.time,
             stall_deadline_s=policy.call.stall_deadline,
-            orphans=len(self.orphans),
-            orphan_names=tuple(self.orphans),
+            orphans=self.orphans,
+            orphan_names=tuple(self.orphan_names),
             orphan_action=self.orphan_action,
-            others=tuple(Neighbour(n, word, size) for n, (word, size) in sorted(self.others.items())),
+            others=tuple(self.others[number] for number in sorted(self.others)),
             hint=self.hint,
             clamps=self.grant.clamps,
-            fallback=self.fallback,
             cooperative=bool(record.cooperative),
             changed=tuple(sorted(self.changed)),
         )

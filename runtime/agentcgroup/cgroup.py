@@ -13,16 +13,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentcgroup.mountinfo import mounts
+
 #: Reading or writing a file of a cgroup that was removed meanwhile (kernfs, fs/kernfs/file.c).
 GONE = (errno.ENOENT, errno.ENODEV)
+#: A list (cgroup.procs) is read in pieces of whole lines, a page at most; what is shorter than this is the last one, or
+#: one of the other files, which come whole (fs/seq_file.c).
+_PIECE = os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def mount_point() -> Path:
     """Where cgroup2 is mounted (`/sys/fs/cgroup`, or `/sys/fs/cgroup/unified` on a hybrid host)."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, rest = line.partition(" - ")
-        if rest.startswith("cgroup2 "):
-            return Path(fields.split()[4])
+    for mount in mounts("self"):
+        if mount.kind == "cgroup2":
+            return Path(mount.point)
     raise FileNotFoundError(errno.ENOENT, "no cgroup2 mount on this host", "/proc/self/mountinfo")
 
 
@@ -55,7 +59,11 @@ class Cgroup:
         path = f"{self.path}/{name}"
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.read(fd, 65536).decode()
+            text = piece = os.read(fd, 65536)
+            while len(piece) >= _PIECE:
+                piece = os.read(fd, 65536)
+                text += piece
+            return text.decode()
         finally:
             os.close(fd)
 

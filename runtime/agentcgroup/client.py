@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -23,7 +24,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         try:
             connection.connect(str(path))
             connection.send(json.dumps(request).encode())
-            answer = json.loads(connection.recv(_ANSWER_BYTES))
+            message = connection.recv(_ANSWER_BYTES)
         except PermissionError:
             raise UserError(f"{path}: permission denied: run this as root") from None
         except (FileNotFoundError, ConnectionRefusedError):
@@ -32,19 +33,25 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             raise UserError(
                 f"agentcgroupd did not answer within {_TIMEOUT:.0f} s: journalctl -u agentcgroupd"
             ) from None
+        except (ConnectionResetError, BrokenPipeError):
+            message = b""
+    if not message:
+        raise UserError("agentcgroupd ended before it answered: try again, or journalctl -u agentcgroupd")
+    answer = json.loads(message)
     if "refuse" in answer:
         raise UserError(answer["refuse"])
     return dict(answer)
 
 
 def records() -> list[record.Record]:
-    """The records of the containers that the hook has prepared, daemon or not; broken ones are left out."""
-    found = []
-    for path in sorted((paths.RUN_DIR / "containers").glob("*.json")):
-        try:
-            found.append(record.load(path))
-        except (UserError, OSError):
-            continue
+    """The records of the containers that the hook has prepared, daemon or not; broken ones are left out.
+    Raises PermissionError.
+    """
+    found, folder = [], paths.RUN_DIR / "containers"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():  # glob() hides that it may not be read
+        if path.suffix == ".json":
+            with contextlib.suppress(UserError, OSError):
+                found.append(record.load(path))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from agentcgroup.request import Request
 
 if TYPE_CHECKING:
     from agentcgroup.governor import Governor
+    from agentcgroup.worker import Worker
 
 T = TypeVar("T")
 FEEDBACK_KEPT = 64
@@ -147,9 +149,16 @@ class Container:
         self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: None)
 
     def slowly(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
-        """Have writes done that may wait in the kernel; `done` gets the result on the loop's thread."""
-        if not self.governor.worker.submit(self.record.id, work, done):
-            self.governor.complain(self, "too many processes wait to be moved")
+        """Have limits written, which may wait in the kernel; `done` gets the result on the loop's thread."""
+        self._submit(self.governor.worker, work, done)
+
+    def moving(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
+        """As `slowly`, for moves of processes: they wait for no limit to be written."""
+        self._submit(self.governor.mover, work, done)
+
+    def _submit(self, worker: Worker, work: Callable[[], T], done: Callable[[T], object]) -> None:
+        if not worker.submit(self.record.id, work, done):
+            self.governor.complain(self, "too many writes to its cgroups wait")
 
     def watch_end(self) -> None:
         """From now on nothing alive in the subtree is the container's end."""
@@ -185,6 +194,7 @@ class Container:
         self.watch.stop()
         for call in self.calls.values():
             call.cancel_timers()
+            self._forget_shim(call)
             if call.held_since is not None:
                 call.release()
             call.slot.close()
@@ -192,7 +202,7 @@ class Container:
             slot.close()
 
     def row(self) -> dict[str, Any]:
-        """The container as one row for `agentcgroup ps` and its calls; memory in bytes, times in seconds."""
+        """The container as a row for `agentcgroup ps`; memory in bytes."""
         return {
             "id": self.record.id,
             "name": self.record.name,
@@ -206,11 +216,12 @@ class Container:
             "cooperative": self.record.cooperative,
             "injected": self.record.injected,
             "notes": self.record.notes,
-            "calls": [call.row() for call in self.calls.values()],
+            "calls": len(self.calls),
         }
 
     def discard(self, slot: Slot) -> None:
         """Remove a directory that is empty or of no more use."""
+        slot.retire()
         self._forget_slot(slot)
         self.governor.reaper.remove(slot.cgroup.path)
 
@@ -224,11 +235,13 @@ class Container:
         since: float | None = None,
     ) -> Call:
         """Make `slot` the domain of a call, with the limits that its kind and hint give. A call that has been running
-        since that moment (monotonic) keeps the limits that it has.
+        since that moment (monotonic) keeps the memory limit that it has, up to the policy's largest: somebody may have
+        raised it.
         """
         grant = admission.grant(self.policy, self.limits, kind, hint, origin)
         if since is not None:
-            grant = replace(grant, memory=slot.cgroup.number("memory.max") or grant.memory)
+            found = slot.cgroup.number("memory.max") or grant.memory
+            grant = replace(grant, memory=min(found, self.limits.call(self.policy.call.memory.max)))
         elif self.policy.mode == "enforce":
             ready = admission.default_grant(self.policy, self.limits).writes()
             self.limit(slot.cgroup, tuple(write for write in grant.writes() if write not in ready))
@@ -252,7 +265,9 @@ class Container:
     def _adopt_slot(self, slot: Slot) -> None:
         self._watch_slot(slot)
         slot.cgroup.try_write("cgroup.freeze", 0)
-        if slot.populated():
+        if slot.retired() and not slot.populated():
+            self.discard(slot)
+        elif slot.used():
             self.take_in(slot)
         elif self.pool.expect(slot):
             self.expect_word()
@@ -260,7 +275,7 @@ class Container:
             self.discard(slot)
 
     def take_in(self, slot: Slot) -> None:
-        """A call runs of which nobody told us: /proc says what it is. It keeps its limits."""
+        """A call runs, or ran, of which nobody told us: /proc says what it is. It keeps its limits."""
         shell = eldest(slot.cgroup.pids())
         argv = strings(shell.pid, "cmdline") if shell else []
         command = commandline.analyse(argv, truncated=False)
@@ -269,6 +284,31 @@ class Container:
         kind = admission.kind_of(command, self.policy.rule_for(command.text))
         call = self.admit(slot, command, kind, hint, origin, shell.since() if shell else time.monotonic())
         judge.place(call)
+        if shell is None:
+            self.governor.emptied(call)
+        elif kind in ("call", "shell"):
+            self._watch_shim(call, shell)
+
+    def _watch_shim(self, call: Call, shell: Peer) -> None:
+        """It has no connection whose hang-up is its shim's end."""
+        if self.policy.takes_exec(shell.comm):
+            call.driver = shell
+        shim = judge.shim_of(shell, self)
+        call.shim_fd = shim.pidfd() if shim is not None else -1
+        if call.shim_fd >= 0:
+            self.io.add(call.shim_fd, select.EPOLLIN, lambda _e: self._shim_ended(call))
+        else:
+            self.governor.shim_gone(call)
+
+    def _shim_ended(self, call: Call) -> None:
+        self._forget_shim(call)
+        self.governor.shim_gone(call)
+
+    def _forget_shim(self, call: Call) -> None:
+        if call.shim_fd >= 0:
+            self.io.remove(call.shim_fd)
+            os.close(call.shim_fd)
+            call.shim_fd = -1
 
     def _directory_files(self) -> tuple[tuple[str, str], ...]:
         return admission.directory_files(self.policy, self.limits)
@@ -378,7 +418,7 @@ class Container:
         call = self.calls.get(number)
         ours = call is not None and peer.ppid == call.shim_pid
         target = call.cgroup if call is not None and ours else self.tree.child("calls/fallback")
-        self.slowly(
+        self.moving(
             lambda: peer.lives() and target.try_write("cgroup.procs", peer.pid),
             lambda moved: caller.send("moved" if moved else "exec"),
         )
@@ -389,6 +429,7 @@ class Container:
 
     def hang_up(self, call: Call) -> None:
         """The call is over: close its shim's connection."""
+        self._forget_shim(call)
         caller, call.caller = call.caller, None
         if caller is not None:
             caller.call = None
@@ -413,7 +454,7 @@ class Container:
                 judge.place(call)
             else:
                 self.governor.emptied(call)
-        elif populated:
+        elif slot.used():
             slot.taken = slot.taken or time.monotonic()
             self.expect_word()
         elif not slot.cgroup.exists() and self.pool.claim(slot.number):
@@ -427,7 +468,7 @@ class Container:
     def _look_for_lost(self) -> None:
         self._lost_timer = None
         for slot in self.pool.lost():
-            if slot.populated():
+            if slot.used():
                 self.take_in(slot)
             else:
                 self.discard(slot)

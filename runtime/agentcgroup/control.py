@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from agentcgroup import __version__
@@ -11,8 +13,10 @@ if TYPE_CHECKING:
     from agentcgroup.container import Container
     from agentcgroup.daemon import Daemon
 
-#: An answer must fit into one message of the socket (net.core.wmem_default, 208 KiB); long lists are cut and say so.
-MAX_ROWS = 200
+Row = dict[str, Any]
+#: Bytes of rows: an answer must fit into one message of the socket (net.core.wmem_default, 208 KiB). What does not fit
+#: is left out, `total` counts it.
+MAX_BYTES = 160 << 10
 
 
 class Control:
@@ -26,9 +30,10 @@ class Control:
         op = request.get("op")
         if op == "ps":
             rows = self._daemon.governor.overview()
-            return {"containers": rows[:MAX_ROWS], "total": len(rows), "version": __version__}
-        if op == "container":
-            return {"container": self.find(str(request.get("name"))).row()}
+            return {"containers": _fitting(rows), "total": len(rows), "version": __version__}
+        if op == "calls":
+            calls = self.find(str(request.get("name"))).calls
+            return {"calls": _fitting(call.row() for call in calls.values()), "total": len(calls)}
         raise UserError(f"unknown request {str(op)[:40]!r}")
 
     def find(self, name: str) -> Container:
@@ -42,3 +47,13 @@ class Control:
         known = ", ".join(sorted(c.record.name for c in containers.values())[:8]) or "none"
         what = "is not governed" if not found else "is the beginning of several ids"
         raise UserError(f'container "{name}" {what}; governed: {known}')
+
+
+def _fitting(rows: Iterable[Row]) -> list[Row]:
+    found, left = [], MAX_BYTES
+    for row in rows:
+        size = len(json.dumps(row)) + 2
+        if size <= left:
+            found.append(row)
+            left -= size
+    return found

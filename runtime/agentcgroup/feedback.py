@@ -86,9 +86,6 @@ def _messages(outcome: Outcome, max_hint: int) -> Iterator[_Message]:
         fact = f"{_call(outcome)} waited {format_seconds(outcome.queued_s)} before it started: memory was in use."
         yield _Message((fact,), advice.less(outcome))
     yield from _hints(outcome)
-    if outcome.fallback:
-        fact = f"{_call(outcome)} shared limits with other calls: the daemon did not answer in time to read its hint."
-        yield _Message((fact,), "run it again if it failed for memory.")
 
 
 def _memory(outcome: Outcome, max_hint: int) -> _Message:
@@ -225,7 +222,7 @@ def _amount(clamp: Clamp, value: int | float | str) -> str:
 
 
 def _call(outcome: Outcome) -> str:
-    return f"Call {outcome.number}" if outcome.number > 0 else "This call"
+    return f"Call {outcome.number}"
 
 
 def _time_limit(outcome: Outcome) -> str:

@@ -53,6 +53,7 @@ class Governor:
         self.containers: dict[str, Container] = {}
         self.reaper = Reaper()
         self.worker = Worker(loop)
+        self.mover = Worker(loop)
         self.oom = OomLog()
         self._filling: set[str] = set()
 
@@ -280,7 +281,7 @@ class Governor:
         call.sample()
         if call.ended is not None or call.last_events.get("oom_group_kill"):
             return  # all of it is being ended
-        call.orphans = call.names()
+        call.note_orphans()
         call.orphan_action = call.container.policy.call.orphans
         if call.container.policy.mode == "observe":
             call.orphan_action = "keep"
@@ -358,6 +359,7 @@ class Governor:
         for container in list(self.containers.values()):
             container.detach()
         self.worker.close()
+        self.mover.close()
         self.reaper.close()
         self.ledger.close()
 

@@ -23,6 +23,7 @@ INTERACTIVE = frozenset(("-i", "-l", "-il", "-li", "--login"))
 DEEPEST = 16  # shells between PID 1 and the agent that are looked at
 #: What a helper's oom_score_adj is above the agent's: an OOM takes calls (500) first, then helpers (vm0#34175).
 HELPER_OOM = 250
+ROUNDS = 16  # of moving all that is in a cgroup
 
 
 def judge(peer: Peer | None, container: Container) -> Verdict:
@@ -47,6 +48,18 @@ def _below(cgroup: str, tree: str) -> str | None:
     if cgroup == tree:
         return ""
     return cgroup[len(tree) :] if cgroup.startswith(tree + "/") else None
+
+
+def shim_of(shell: Peer, container: Container) -> Peer | None:
+    """The first process above a call's shell that is not in the call. None once the shim has ended: the orphans are
+    PID 1's, or of a process outside of the container where that shares its pid namespace.
+    """
+    parent = look(shell.ppid)
+    while parent is not None and parent.cgroup == shell.cgroup:
+        parent = look(parent.ppid)
+    if parent is None or parent.pid == container.record.pid or _below(parent.cgroup, container.proc_path) is None:
+        return None
+    return parent
 
 
 def _leads_to_agent(parent: Peer | None, container: Container) -> bool:
@@ -82,9 +95,20 @@ def place(call: Call, peer: Peer | None = None) -> None:
         is_helper = call.grant.kind == "helper"
         target = container.tree.child("helpers" if is_helper else "agent")
         score = int(read_proc(call.shim_pid, "oom_score_adj").strip() or 0) + (HELPER_OOM if is_helper else 0)
-        container.slowly(lambda: any([_move(pid, target, score) for pid in call.cgroup.pids()]), call.was_moved)
+        container.moving(lambda: _move_all(call.cgroup, target, score), call.was_moved)
     elif peer is not None:
         _adopt_driver(call, peer)
+
+
+def _move_all(group: Cgroup, target: Cgroup, score: int) -> bool:
+    """Whether it is empty now and something was moved; what forks meanwhile leaves its child behind."""
+    moved = False
+    for _ in range(ROUNDS):
+        pids = group.pids()
+        if not pids:
+            return moved
+        moved |= any([_move(pid, target, score) for pid in pids])
+    return False
 
 
 def _move(pid: int, target: Cgroup, score: int) -> bool:
@@ -105,7 +129,7 @@ def _adopt_driver(call: Call, peer: Peer) -> None:
         return
     if _below(parent.cgroup, call.container.proc_path) == "/agent" and call.container.policy.takes_exec(parent.comm):
         container, driver = call.container, parent
-        container.slowly(
+        container.moving(
             lambda: driver.lives() and call.cgroup.try_write("cgroup.procs", driver.pid),
             lambda moved: call.drive(driver, moved),
         )

@@ -80,7 +80,6 @@ class Outcome:
     others: tuple[Neighbour, ...] = ()
     hint: hints.Hint | None = None
     clamps: tuple[Clamp, ...] = ()
-    fallback: bool = False
     repeat_failures: int = 0
     cooperative: bool = False
     changed: tuple[str, ...] = ()

@@ -30,6 +30,17 @@ class Peer:
         now = look(self.pid)
         return now is not None and now.start_time == self.start_time
 
+    def pidfd(self) -> int:
+        """A descriptor that is readable once it has ended, the caller's to close; -1: it has. Raises OSError."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return -1
+        if self.lives():
+            return fd
+        os.close(fd)
+        return -1
+
     def since(self) -> float:
         """The moment of its start on the monotonic clock."""
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_time / os.sysconf("SC_CLK_TCK")
@@ -82,7 +93,7 @@ def strings(pid: int, name: str) -> list[str]:
 
 def unified(text: str) -> str:
     """The cgroup2 path of a /proc/PID/cgroup text; "" without one."""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # splitlines() would split a name at U+2028 and others
         if line.startswith("0::"):
             return line[3:]
     return ""

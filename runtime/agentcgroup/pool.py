@@ -68,6 +68,18 @@ class Slot:
         """Whether a process lives here or did."""
         return self.populated() or self.cgroup.keyed("cpu.stat").get("usage_usec", 0) > 0
 
+    def retire(self) -> None:
+        """The reaper is to have it. It may take a while, and a later daemon shall not record its call once more."""
+        with contextlib.suppress(OSError):
+            os.chmod(f"{self.cgroup.path}/cgroup.procs", 0o644)
+
+    def retired(self) -> bool:
+        """Whether it is only waiting for its removal, or gone."""
+        try:
+            return not os.stat(f"{self.cgroup.path}/cgroup.procs").st_mode & 0o002
+        except FileNotFoundError:
+            return True
+
     def close(self) -> None:
         """Close the files."""
         for fd in (self.events_fd, self.memory_fd, self.pids_fd):

@@ -41,10 +41,6 @@ class Reaper:
         self._jobs.put(_Job(time.monotonic(), path))
         self._wake.set()
 
-    def pending(self) -> int:
-        """How many directories wait for removal."""
-        return self._jobs.qsize()
-
     def close(self) -> None:
         """Stop the thread."""
         self._closing = True

@@ -13,7 +13,7 @@ from agentcgroup.units import format_bytes, format_seconds
 Record = Mapping[str, Any]
 
 NOTABLE_S = 0.2
-_EVENTS = ("ended", "oom_kills", "pids_denied", "orphans", "fallback", "clamps", "hint_problems", "would")
+_EVENTS = ("ended", "oom_kills", "pids_denied", "orphans", "clamps", "hint_problems", "would")
 
 
 def notable(record: Record) -> bool:
@@ -68,7 +68,6 @@ def _details(record: Record) -> Iterator[tuple[str, str]]:
         if _number(record, "repeat_failures") > 1
         else "",
     )
-    yield "fallback", "the daemon did not answer in time: shared limits" if record.get("fallback") else ""
     yield "limits", "cooperative: this container can change them" if record.get("cooperative") else ""
     changed = ", ".join(clean(str(name), 32) for name in _list(record, "changed")[:8])
     yield "changed", f"{changed}: by somebody else, put back" if changed else ""

@@ -1,6 +1,7 @@
-"""Writes that may wait in the kernel, on a thread of their own, so that no call waits for another container's.
+"""Writes that may wait in the kernel, on threads of their own, so that the loop never waits.
 
-Moving a process waits for an RCU grace period (4 to 30 ms, docs/performance.md), lowering a memory limit reclaims.
+Moving a process waits for an RCU grace period (4 to 30 ms, docs/performance.md); lowering a memory limit reclaims, for
+seconds where there is much. A shim waits for a move, nobody for a limit: each kind has its thread.
 """
 
 from __future__ import annotations

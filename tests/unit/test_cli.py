@@ -1,11 +1,23 @@
 """What every command has in common."""
 
+import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from agentcgroup import hookserver, paths
+from agentcgroup.cli import main
+from agentcgroup.control import Control
+from agentcgroup.loop import Loop
 
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime"
 
@@ -35,3 +47,103 @@ def test_an_unknown_command_is_answered_with_all_of_them() -> None:
     done = python("-m", "agentcgroup.cli", "sp")
     assert done.returncode == 2
     assert "'ps', 'calls', 'why', 'policy', 'unwrap', 'run'" in done.stderr or "ps, calls, why, policy" in done.stderr
+
+
+@pytest.fixture
+def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """In the place of /run/agentcgroup, which everybody may enter."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    (folder / "containers").mkdir(mode=0o700)
+    monkeypatch.setattr(paths, "RUN_DIR", folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def ask_a_daemon(run_dir: Path, answer: Answer, *argv: str) -> int:
+    """The status of a command while a daemon's control socket answers so."""
+    loop = Loop(lambda error: None)
+    server = hookserver.MessageServer(loop, hookserver.listen(run_dir / "control.sock", 0o600), answer)
+    status: list[int] = []
+    asking = threading.Thread(target=lambda: status.append(main(argv)))
+    asking.start()
+    while asking.is_alive():
+        loop.turn(0.05)
+    server.close()
+    loop.close()
+    return status[0]
+
+
+def control(containers: int, calls: int) -> Answer:
+    def row(**more: object) -> SimpleNamespace:
+        return SimpleNamespace(row=lambda: {"notes": ["x" * 1000], "mode": "enforce", "policy": "p", **more})
+
+    found = {}
+    for number in range(containers):
+        found[f"{number:064}"] = one = row(
+            id=f"{number:064}", name="n", calls=calls, injected=[], cooperative=[], memory=1, memory_max=1,
+            agent_memory=1,
+        )  # fmt: skip
+        one.calls = {n: row(call=n) for n in range(calls)}
+    governor = SimpleNamespace(containers=found, overview=lambda: [c.row() for c in found.values()])
+    return Control(SimpleNamespace(governor=governor)).answer  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("argv", "containers", "calls", "said"),
+    [
+        (("ps", "--json"), 2, 5000, ""),
+        (("ps", "--json"), 1000, 3, " of 1000 containers shown\n"),
+        (("ps",), 1000, 3, " of 1000 containers shown\n"),
+        (("calls", "--json", "0" * 64), 1, 5000, " of 5000 calls shown\n"),
+    ],
+)
+def test_a_long_list_is_cut_and_that_is_said(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], containers: int, calls: int, said: str
+) -> None:
+    assert ask_a_daemon(run_dir, control(containers, calls), *argv) == 0
+    out, err = capsys.readouterr()
+    assert err.endswith(said) and bool(err) == bool(said)
+    shown = len(json.loads(out)) if "--json" in argv else out.count("\n") - 1
+    assert shown == int(err.split()[1]) if said else shown == containers
+
+
+def test_a_daemon_that_ends_before_it_answers_is_an_error_in_words(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listener = hookserver.listen(run_dir / "control.sock", 0o600)
+
+    def hang_up() -> None:
+        connection, _ = listener.accept()
+        connection.recv(1)
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+    ending = threading.Thread(target=hang_up)
+    ending.start()
+    assert main(["ps"]) == 1
+    ending.join()
+    listener.close()
+    assert capsys.readouterr().err == (
+        "agentcgroup: agentcgroupd ended before it answered: try again, or journalctl -u agentcgroupd\n"
+    )
+
+
+def test_unwrap_says_that_it_is_for_root(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    os.seteuid(65534)
+    try:
+        assert main(["unwrap", "box"]) == 1
+    finally:
+        os.seteuid(0)
+    assert capsys.readouterr().err == f"agentcgroup: {run_dir}/containers: Permission denied: run this as root\n"
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "7x", "-7"])
+def test_a_call_number_is_made_of_ascii_digits(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", f"box/{number}"]) == 1
+    assert capsys.readouterr().err == f'agentcgroup: "{number}" is no call number: agentcgroup why CONTAINER/7\n'

@@ -48,7 +48,6 @@ outcomes = st.builds(
     orphan_action=st.none() | st.sampled_from(["kill", "keep", "report"]),
     others=st.lists(st.builds(Neighbour, counts, hostile, st.integers(0, 2**50)), max_size=6).map(tuple),
     hint=st.none() | st.builds(parse, hostile),
-    fallback=st.booleans(),
     repeat_failures=st.integers(0, 5),
 )
 

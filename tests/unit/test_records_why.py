@@ -67,7 +67,6 @@ def test_a_call_that_much_happened_to() -> None:
         clamps=(Clamp("memory", 8 * GIB, 2 * GIB), Clamp("time", 7200.0, 600.0)),
         repeat_failures=2,
         cooperative=True,
-        fallback=True,
     )
     assert why(full) == (
         "call 7 of web (policy coding-agent): ended for memory\n"
@@ -83,7 +82,6 @@ def test_a_call_that_much_happened_to() -> None:
         "  hint     memory:8g,cpu:high; memory clamped from 8 GiB to 2 GiB; time clamped from 2 h to 10 min;"
         ' not understood: "x:1": there is no such key, only memory, cpu, pids, time, priority\n'
         "  repeated failed for memory 2 times in a row\n"
-        "  fallback the daemon did not answer in time: shared limits\n"
         "  limits   cooperative: this container can change them"
     )
     assert notable(full)

@@ -43,7 +43,7 @@ def answers() -> bool:
 
 def calls(container_id: str) -> list[dict[str, Any]]:
     """The rows of a container's running calls."""
-    return ask(op="container", name=container_id)["container"]["calls"]
+    return ask(op="calls", name=container_id)["calls"]
 
 
 def governs(container_id: str) -> bool:

@@ -114,7 +114,7 @@ class _Domain:
             n: signal.signal(n, lambda _n, _f: None) for n in (signal.SIGINT, signal.SIGQUIT)
         }  # the tty tells the child
         old |= {n: signal.signal(n, lambda n, _f: os.kill(child, n)) for n in (signal.SIGTERM, signal.SIGHUP)}
-        if self.grant.time is not None:
+        if self.grant.time is not None and self.policy.mode == "enforce":
             signal.signal(signal.SIGALRM, lambda _n, _f: self._out_of_time())
             signal.setitimer(signal.ITIMER_REAL, self.grant.time)
         status = os.waitpid(child, 0)[1]
@@ -128,6 +128,8 @@ class _Domain:
             self.call.write("cgroup.procs", os.getpid())
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text("500")
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and so would the command
+                signal.signal(number, signal.SIG_DFL)
             os.execvp(self.command[0], self.command)
         except OSError as error:
             print(f"agentcgroup: {self.command[0]}: {error.strerror}", file=sys.stderr)
@@ -140,7 +142,7 @@ class _Domain:
             return
         self.ended_by_time = True
         self.call.signal(signal.SIGTERM)
-        signal.setitimer(signal.ITIMER_REAL, self.policy.call.grace)
+        signal.setitimer(signal.ITIMER_REAL, max(self.policy.call.grace, 0.001))  # 0 would stop it
 
     def outcome(self, status: int) -> Outcome:
         """What became of it."""

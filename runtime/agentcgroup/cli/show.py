@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run_ps(options: argparse.Namespace) -> int:
     """Print the containers."""
-    rows = client.ask({"op": "ps"})["containers"]
+    rows = _shown({"op": "ps"}, "containers")
     names = dict(client.names())
     pids = {record.id: record.pid for record in client.records()}
     for row in rows:
@@ -39,6 +40,15 @@ def run_ps(options: argparse.Namespace) -> int:
     header = ("CONTAINER", "NAME", "POLICY", "MEMORY", "LIMIT", "AGENT", "CALLS", "NOTES")
     print_table(header, [_container_row(row) for row in rows])
     return 0
+
+
+def _shown(request: dict[str, Any], what: str) -> list[dict[str, Any]]:
+    """The rows of the daemon's answer. That there are more is said on stderr, for stdout may be read as JSON."""
+    answer = client.ask(request)
+    rows: list[dict[str, Any]] = answer[what]
+    if len(rows) < answer["total"]:
+        print(f"agentcgroup: {len(rows)} of {answer['total']} {what} shown", file=sys.stderr)
+    return rows
 
 
 def _is_unwrapped(pid: int) -> bool:
@@ -57,19 +67,19 @@ def _container_row(row: dict[str, Any]) -> tuple[str, ...]:
     if row["unwrapped"]:
         notes.append("shells unwrapped")
     figures = (_bytes(row["memory"]), _bytes(row["memory_max"]), _bytes(row["agent_memory"]))
-    return (row["id"][:12], row["name"], row["policy"], *figures, str(len(row["calls"])), "; ".join(notes))
+    return (row["id"][:12], row["name"], row["policy"], *figures, str(row["calls"]), "; ".join(notes))
 
 
 def run_calls(options: argparse.Namespace) -> int:
     """Print one container's calls."""
     name = options.container
     named = {name_: id_ for id_, name_ in client.names()}
-    row = client.ask({"op": "container", "name": named.get(name, name)})["container"]
+    rows = _shown({"op": "calls", "name": named.get(name, name)}, "calls")
     if options.json:
-        print(json.dumps(row["calls"], indent=2))
+        print(json.dumps(rows, indent=2))
         return 0
     header = ("CALL", "KIND", "COMMAND", "TIME", "MEMORY", "LIMIT", "FROM", "PIDS", "STATE")
-    print_table(header, [_call_row(call) for call in row["calls"]])
+    print_table(header, [_call_row(row) for row in rows])
     return 0
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import re
-from pathlib import Path
 
 from agentcgroup import client
 from agentcgroup.errors import UserError
+from agentcgroup.hint import clean
+from agentcgroup.mountinfo import mounts
 from agentcgroup.peer import look
 
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
@@ -39,27 +39,21 @@ def run(options: argparse.Namespace) -> int:
     init = look(record.pid)
     if init is None or init.start_time != record.start_time:
         raise UserError(f'container "{options.container}" is not running')
-    mounts = wrapped(record.pid)
-    if not mounts:
+    shells = wrapped(record.pid)
+    if not shells:
         print(f"no shell of {record.name} is wrapped")
-    for path in mounts:
+    for path in shells:
         _unmount(record.pid, path)
-        print(f"{path}: unwrapped until the next start of {record.name}")
+        print(f"{clean(path, 4096)}: unwrapped until the next start of {record.name}")
     return 0
 
 
 def wrapped(pid: int) -> list[str]:
-    """The shells, as the container sees them, that our shim is mounted over in the mount namespace of `pid`
-    (proc_pid_mountinfo(5)). Raises OSError when the process is gone.
+    """The shells, as the container sees them, that our shim is mounted over in the mount namespace of `pid`.
+    Raises OSError when the process is gone.
     """
-    rows = (line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
-    shims = (_unescaped(row[4]) for row in rows if "/agentcgroup/shims/" in row[3])
+    shims = (mount.point for mount in mounts(pid) if "/agentcgroup/shims/" in mount.root)
     return [path for path in shims if not path.startswith("/dev/agentcgroup/")]  # agentcgroup-hint is no shell
-
-
-def _unescaped(path: str) -> str:
-    """A path of mountinfo, in which blanks and backslashes are three octal digits."""
-    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), path)
 
 
 def _unmount(pid: int, path: str) -> None:
@@ -78,4 +72,4 @@ def _unmount_inside(namespace: int, path: str) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, _CLONE_NEWNS):
         return ctypes.get_errno()
-    return ctypes.get_errno() if libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) else 0
+    return ctypes.get_errno() if libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) else 0

@@ -28,7 +28,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def run(options: argparse.Namespace) -> int:
     """Print records in words or as JSON."""
     name, _, number = options.what.partition("/")
-    if number and not number.isdigit():
+    if number and not (number.isascii() and number.isdecimal()):
         raise UserError(f'"{number}" is no call number: agentcgroup why CONTAINER/7')
     call = int(number) if number else None
     named = {name_: id_ for id_, name_ in client.names()}
