@@ -223,7 +223,7 @@ class Call:
             if not kill.at.startswith(self.container.proc_path + "/calls"):
                 self.ended = self.ended or "container limit"
         policy, record = self.container.policy, self.container.record
-        cpu, pids_events, group = self.cgroup.keyed("cpu.stat"), self.cgroup.keyed("pids.events"), self.cgroup
+        cpu, pids_events, group = self.cgroup.keyed("cpu.stat"), self.slot.pids_events(), self.cgroup
         events, seen = self.last_events, self.strain
         return Outcome(
             container=record.id,

@@ -53,7 +53,7 @@ class Container:
         self.base = Cgroup(record.base)
         self.proc_path = kernel_path(record.tree, str(top))
         self.run_dir = governor.run_dir / "c" / record.id
-        self.limits = subtree.compute(policy, self.base, top)
+        self._set_limits(subtree.compute(policy, self.base, top))
         self.calls: dict[int, Call] = {}
         self.next_hint: hints.Hint | None = None
         self.failures: dict[str, int] = {}
@@ -75,7 +75,7 @@ class Container:
             )  # fmt: skip
             undo.callback(self.socket.close)
             self.pool = Pool(
-                self.tree.child("calls"), fifo, config.pool, record.next_call, self._directory_files,
+                self.tree.child("calls"), fifo, config.pool, record.next_call, lambda: self.directory_files,
                 lambda number: governor.reserve(record, number),
             )  # fmt: skip
             undo.pop_all()
@@ -83,7 +83,7 @@ class Container:
 
     def govern(self) -> list[str]:
         """Write the limits, fill the pool, publish the limits. Returns what could not be written, in words."""
-        missed = _apply(self.policy, self.limits, self.tree, self._directory_files())
+        missed = _apply(self.policy, self.limits, self.tree, self.directory_files)
         self.publish()
         while self.pool.fill():
             pass
@@ -110,7 +110,7 @@ class Container:
         """Read the limits above us again; `podman update` moves them."""
         limits = subtree.compute(self.policy, self.base, self.top)
         if limits != self.limits and not self.closed:
-            self.limits = limits
+            self._set_limits(limits)
             self.reapply()
             self.pool.rewrite(self.limit)
             self.publish()
@@ -118,7 +118,7 @@ class Container:
     def change_policy(self, policy: Policy) -> None:
         """Govern by another policy from now on; running calls keep their grants."""
         self.policy = policy
-        self.limits = subtree.compute(policy, self.base, self.top)
+        self._set_limits(subtree.compute(policy, self.base, self.top))
         self.reapply()
         self.pool.rewrite(self.limit)
         self.publish()
@@ -143,9 +143,13 @@ class Container:
         """
         return len(self.calls) >= 2 * self.governor.config.max_connections
 
+    def _set_limits(self, limits: subtree.Limits) -> None:
+        self.limits = limits
+        self.directory_files = admission.directory_files(self.policy, limits)
+
     def reapply(self) -> None:
         """Have the container-wide limits written once more; lowering one may take a while."""
-        policy, limits, files = self.policy, self.limits, self._directory_files()
+        policy, limits, files = self.policy, self.limits, self.directory_files
         self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: None)
 
     def slowly(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
@@ -243,8 +247,7 @@ class Container:
             found = slot.cgroup.number("memory.max") or grant.memory
             grant = replace(grant, memory=min(found, self.limits.call(self.policy.call.memory.max)))
         elif self.policy.mode == "enforce":
-            ready = admission.default_grant(self.policy, self.limits).writes()
-            self.limit(slot.cgroup, tuple(write for write in grant.writes() if write not in ready))
+            self.limit(slot.cgroup, tuple(write for write in grant.writes() if write not in self.directory_files))
         call = Call(self, slot, grant, command, hint)
         if since is not None:
             call.started -= call.began - since
@@ -309,9 +312,6 @@ class Container:
             self.io.remove(call.shim_fd)
             os.close(call.shim_fd)
             call.shim_fd = -1
-
-    def _directory_files(self) -> tuple[tuple[str, str], ...]:
-        return admission.directory_files(self.policy, self.limits)
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -495,9 +495,8 @@ class Container:
             self.governor.pids_event(call)
 
     def _forget_slot(self, slot: Slot) -> None:
-        self.io.remove(slot.events_fd)
-        self.io.remove(slot.memory_fd)
-        self.io.remove(slot.pids_fd)
+        for fd in (slot.events_fd, slot.memory_fd, slot.pids_fd):
+            self.io.forget(fd)
         slot.close()
 
     def _release(self, slot: Slot | None) -> None:

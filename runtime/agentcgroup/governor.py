@@ -299,9 +299,10 @@ class Governor:
 
     def emptied(self, call: Call) -> None:
         """Nothing lives in the cgroup: it is over when the shim has hung up too."""
-        call.sample()
         if call.caller is None:
             self.settle(call)
+        else:
+            call.sample()
 
     def settle(self, call: Call) -> None:
         """The end: write the record, forget the call, remove its directory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from agentcgroup.cgroup import Cgroup
-from agentcgroup.peer import Peer, look, read_proc, strings, write_proc
+from agentcgroup.peer import Peer, read_proc, strings, write_proc
 
 if TYPE_CHECKING:
     from agentcgroup.call import Call
@@ -37,7 +37,7 @@ def judge(peer: Peer | None, container: Container) -> Verdict:
         return "nested"
     if below.startswith("/helpers"):
         return "helper"
-    parent = look(peer.ppid)
+    parent = peer.parent
     if peer.pid == container.record.pid or _is_healthcheck(parent, container) or _leads_to_agent(parent, container):
         return "agent"
     return "call"
@@ -54,9 +54,9 @@ def shim_of(shell: Peer, container: Container) -> Peer | None:
     """The first process above a call's shell that is not in the call. None once the shim has ended: the orphans are
     PID 1's, or of a process outside of the container where that shares its pid namespace.
     """
-    parent = look(shell.ppid)
+    parent = shell.parent
     while parent is not None and parent.cgroup == shell.cgroup:
-        parent = look(parent.ppid)
+        parent = parent.parent
     if parent is None or parent.pid == container.record.pid or _below(parent.cgroup, container.proc_path) is None:
         return None
     return parent
@@ -74,7 +74,7 @@ def _leads_to_agent(parent: Peer | None, container: Container) -> bool:
             return parent.comm in INITS or (parent.comm in SHELLS and not INTERACTIVE.issuperset(arguments))
         if parent.comm not in SHELLS:
             return False
-        parent = look(parent.ppid)
+        parent = parent.parent
     return False
 
 
@@ -124,7 +124,7 @@ def _adopt_driver(call: Call, peer: Peer) -> None:
     """
     if not call.container.policy.exec_match:
         return
-    parent = look(peer.ppid)
+    parent = peer.parent
     if parent is None or parent.pid == call.container.record.pid:
         return
     if _below(parent.cgroup, call.container.proc_path) == "/agent" and call.container.policy.takes_exec(parent.comm):

@@ -61,6 +61,10 @@ class Group:
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
+    def forget(self, fd: int) -> None:
+        """Forget `fd`, which the caller closes at once: that takes it off the epoll instance."""
+        self._handlers.pop(fd, None)
+
     def close(self) -> None:
         """Forget all descriptors; the caller closes them."""
         if not self._epoll.closed:

@@ -128,6 +128,8 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """JSON has no infinity and no lone surrogates; both come from outside and must not spoil a line."""
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     if isinstance(value, str):

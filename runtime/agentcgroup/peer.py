@@ -9,13 +9,14 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 #: SO_PEERPIDFD, Linux 6.5 (commit 7b26952a91cf, include/uapi/asm-generic/socket.h).
 SO_PEERPIDFD = 77
 _UCRED = struct.Struct("3i")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Peer:
     """A process as the host sees it: `cgroup` is the path after `0::` in /proc/PID/cgroup."""
 
@@ -24,6 +25,11 @@ class Peer:
     comm: str
     start_time: int
     cgroup: str
+
+    @cached_property
+    def parent(self) -> Peer | None:
+        """Its parent, as of the first time that somebody asks."""
+        return look(self.ppid)
 
     def lives(self) -> bool:
         """Whether this pid is still this process."""
