@@ -196,7 +196,7 @@ def test_a_killed_shim_takes_its_shell_along(shell: Callable[..., Shell]) -> Non
 
 
 def test_a_stop_is_mirrored_and_a_continue_passed_on(shell: Callable[..., Shell]) -> None:
-    call = shell(start_new_session=False)
+    call = shell(start_new_session=False, process_group=0)  # TSTP stops no group that nobody could continue
     call.read_until(b"ready\n")
     call.settle()
     for send_stop, send_cont in ((call.child, call.process.pid), (call.process.pid, call.process.pid)):
