@@ -62,7 +62,7 @@ def seen_by(shell: str, text: str, directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
 def test_generated_quoting_is_read_as_the_shell_reads_it(shell: str, tmp_path: Path) -> None:
-    @settings(max_examples=int(os.environ.get("EXAMPLES", "150")), deadline=None)
+    @settings(max_examples=int(os.environ.get("EXAMPLES", "150")))
     @given(commands())
     def compare(text: str) -> None:
         if shell == "dash" and text.startswith("time "):
@@ -95,7 +95,7 @@ noise = st.lists(
 def test_no_noise_makes_up_a_hint(shell: str, tmp_path: Path) -> None:
     """Whatever is reported as the hint is what the shell gave to the first `cmd` that ran, if one ran."""
 
-    @settings(max_examples=int(os.environ.get("EXAMPLES", "150")), deadline=None)
+    @settings(max_examples=int(os.environ.get("EXAMPLES", "150")))
     @given(noise)
     def compare(text: str) -> None:
         found = analyse([shell, "-c", f"{text} cmd"], False)

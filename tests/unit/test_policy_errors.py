@@ -257,7 +257,7 @@ def test_a_file_whose_name_cannot_be_a_policy_is_an_error(directory: Path, name:
 @given(
     st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map(lambda parts: "".join(parts).encode())
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_a_policy_or_an_error(raw: bytes) -> None:
     path = Path("policies.d/any.yaml")
     path.write_bytes(raw)
