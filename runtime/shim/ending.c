@@ -49,12 +49,12 @@ static int has_counted(const struct call *call)
 
 /*
  * How long to wait for what the daemon has to say, in ack times; 0: there is no news. When something has happened its
- * cause is worth more than a start is held up for: a machine short of memory or CPU is slow just then. Without the view a
- * failure may be news, but a grep that finds nothing is none; past 128 a shell reports the signal that ended a command.
+ * cause is worth more than a start is held up for: a machine short of memory or CPU is slow just then. Past 128 a shell
+ * reports the signal that ended a command. Without the view any failure may be news, but a grep that finds nothing is none.
  */
 static int patience(const struct call *call, int status)
 {
-    if (WIFSIGNALED(status) || (call->dir < 0 ? WEXITSTATUS(status) > 128 : has_counted(call)))
+    if (WIFSIGNALED(status) || WEXITSTATUS(status) > 128 || (call->dir >= 0 && has_counted(call)))
         return 10;
     return call->dir < 0 && status;
 }

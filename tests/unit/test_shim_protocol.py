@@ -292,6 +292,12 @@ class TestEnd:
         daemon.settle(1)
         assert daemon.ends[0].fields == [("e", str(1 << 8)), ("q", "1")]
 
+    def test_a_status_that_reports_a_signal_is_news(self, box: Box, daemon: Daemon) -> None:
+        """exit 137 with no OOM anywhere: podman#10825 (P061)."""
+        daemon.feedback = lambda message: "[agentcgroup] killed\n"
+        done = run(box.shim, "-c", "exit 137")
+        assert (done.code, done.err) == (137, b"[agentcgroup] killed\n")
+
     def test_a_signal_is_news(self, box: Box, daemon: Daemon) -> None:
         daemon.feedback = lambda message: "[agentcgroup] killed\n"
         assert run(box.shim, "-c", "kill -9 $$").said == ["[agentcgroup] killed\n"]
