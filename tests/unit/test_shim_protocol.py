@@ -295,8 +295,8 @@ class TestEnd:
     def test_a_status_that_reports_a_signal_is_news(self, box: Box, daemon: Daemon) -> None:
         """exit 137 with no OOM anywhere: podman#10825 (P061)."""
         daemon.feedback = lambda message: "[agentcgroup] killed\n"
-        done = run(box.shim, "-c", "exit 137")
-        assert (done.code, done.err) == (137, b"[agentcgroup] killed\n")
+        assert run(box.shim, "-c", "exit 137").said == ["[agentcgroup] killed\n"]
+        assert daemon.ends[0].get("e") == str(137 << 8)
 
     def test_a_signal_is_news(self, box: Box, daemon: Daemon) -> None:
         daemon.feedback = lambda message: "[agentcgroup] killed\n"
