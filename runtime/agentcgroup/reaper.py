@@ -76,8 +76,9 @@ def kernel_reparents() -> bool:
 
 
 def page_cache(group: Cgroup) -> int:
-    """Bytes of page cache in a cgroup that nobody lives in."""
-    return group.keyed("memory.stat").get("file", 0) if group.number("memory.current") else 0
+    """Bytes of page cache in a cgroup that nobody lives in; files of a tmpfs are none that reclaim could drop."""
+    stat = group.keyed("memory.stat") if group.number("memory.current") else {}
+    return stat.get("file", 0) - stat.get("shmem", 0)
 
 
 def drained(path: str, cached: Callable[[Cgroup], int], last: bool) -> bool:

@@ -1,4 +1,4 @@
-"""By hand, `make soak`: what tests/vm/test_churn.py does, by the thousand. It prints what it measured; docs/soak.md has
+"""By hand, `make soak`: tests/vm/test_churn.py and test_dying.py by the thousand. It prints what it measured; docs/soak.md has
 the figures of a run.
 """
 

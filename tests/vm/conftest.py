@@ -13,6 +13,7 @@ import pytest
 from podman import CGROUPFS, Engine, alive, run, wait_for
 
 POLICIES = Path("/etc/agentcgroup/policies.d")
+BOTH_ENDS = (("crun", "systemd"), ("runc", "cgroupfs"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,13 +41,16 @@ def any_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     yield from _engine(*request.param)
 
 
+@pytest.fixture(params=BOTH_ENDS, ids=lambda p: "-".join(p))
+def each_end(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Both runtimes and both cgroup managers."""
+    yield from _engine(*request.param)
+
+
 @pytest.fixture(scope="module")
 def file_engine() -> Iterator[Engine]:
     """podman with crun and the systemd cgroup manager, for containers that a whole file shares."""
     yield from _engine("crun", "systemd")
-
-
-BOTH_ENDS = (("crun", "systemd"), ("runc", "cgroupfs"))
 
 
 @pytest.fixture(scope="module", params=BOTH_ENDS, ids=lambda p: "-".join(p))

@@ -17,8 +17,8 @@ def test_three_parallel_calls_have_three_domains_with_their_own_peaks(any_engine
         assert abs(peak - baseline - size) <= size * 0.1, (peaks, baseline)
 
 
-def test_a_hog_in_one_call_is_ended_and_the_agent_and_a_second_call_go_on(any_engine: Engine, journal) -> None:
-    container = any_engine.start()
+def test_a_hog_in_one_call_is_ended_and_the_agent_and_a_second_call_go_on(each_end: Engine, journal) -> None:
+    container = each_end.start()
     agent = container.call("true").pid
     second = container.background("sleep 5; echo done")
     hog = container.call(FILL.format(size=400, seconds=0))
@@ -33,6 +33,6 @@ def test_a_hog_in_one_call_is_ended_and_the_agent_and_a_second_call_go_on(any_en
     assert victims and all("/agentcgroup/calls/" in line for line in victims), victims
 
 
-def test_a_container_without_our_annotation_is_not_touched(any_engine: Engine) -> None:
-    container = any_engine.start(policy=None)
+def test_a_container_without_our_annotation_is_not_touched(each_end: Engine) -> None:
+    container = each_end.start(policy=None)
     assert "agentcgroup" not in container.call("cat /proc/self/cgroup /proc/self/mountinfo; ls /dev").out
