@@ -1,4 +1,4 @@
-"""A call that writes files leaves page cache, for which some kernels keep its cgroup; `make soak` makes thousands."""
+"""Calls that write files leave page cache, for which some kernels keep their cgroups; `make soak` makes thousands."""
 
 from __future__ import annotations
 
