@@ -1,5 +1,5 @@
-"""By hand, `make soak`: tests/vm/test_churn.py and test_dying.py by the thousand. It prints what it measured; docs/soak.md has
-the figures of a run.
+"""By hand, `make soak`: tests/vm/test_churn.py and test_dying.py by the thousand. It prints what it measured; a run's
+figures are in docs/soak.md.
 """
 
 from __future__ import annotations
