@@ -88,8 +88,7 @@ def churn(container: Container, calls: int, seed: int, workers: int, daemon_kill
 def _kill_daemon(done: Churn) -> None:
     """Not waited for: the calls go on while the next one starts."""
     pid = service.pid()
-    if pid:
-        os.kill(pid, signal.SIGKILL)
+    if pid and _killed(pid):
         done.kills["daemon"] += 1
 
 
@@ -97,12 +96,16 @@ def _kill_one(container: Container, order: random.Random, done: Churn) -> None:
     what = order.choice(["shim", "shell"])
     places = [container.tree / "agent"] if what == "shim" else list((container.tree / "calls").glob("[0-9]*"))
     found = [pid for place in places for pid in _pids(place) if _comm(pid) in ("bash", "sh")]
-    if found:
-        try:
-            os.kill(order.choice(found), signal.SIGKILL)
-        except ProcessLookupError:
-            return
+    if found and _killed(order.choice(found)):
         done.kills[what] += 1
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has ended by itself
+        return False
+    return True
 
 
 def _pids(cgroup: Path) -> list[int]:
