@@ -9,6 +9,8 @@ PYTHON_SITE ?= $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path(
 # musl starts a static program half a millisecond sooner than glibc, and the shim starts on every tool call.
 STATIC_CC ?= $(if $(shell command -v musl-gcc),musl-gcc,cc) -static
 CFLAGS    ?= -O2
+CLANG      ?= clang
+LLVM_STRIP ?= llvm-strip
 WARNINGS   = -Wall -Wextra -Werror -std=gnu11
 
 include runtime/shim/flags.mk
@@ -21,6 +23,8 @@ UNITS_DIR = $(PREFIX)/lib/systemd/system
 HOOK_SOURCES = $(wildcard hooks/*.c)
 SHIM_SOURCES = $(wildcard runtime/shim/*.c)
 C_HEADERS    = $(wildcard hooks/*.h runtime/shim/*.h)
+BPF_SOURCES  = $(wildcard bpf/*.bpf.c)
+BPF_OBJECTS  = $(BPF_SOURCES:bpf/%.bpf.c=build/bpf/%.o)
 PROGRAMS     = $(if $(HOOK_SOURCES),build/agentcgroup-hook) $(if $(SHIM_SOURCES),build/agentcgroup-shim)
 
 VENV   = build/venv
@@ -39,7 +43,7 @@ setup: ## install what building and testing need, where it is missing
 	@sh tests/vm/harness/setup-host.sh
 	@$(MAKE) --no-print-directory $(VENV)/ready
 
-build: $(PROGRAMS) ## compile the hook and the shim
+build: $(PROGRAMS) $(BPF_OBJECTS) ## compile the hook, the shim and the BPF objects
 
 # The hook knows where the shim is, so it is compiled again for another PREFIX.
 build/libexec: FORCE
@@ -54,6 +58,15 @@ build/agentcgroup-hook: $(HOOK_SOURCES) $(C_HEADERS) build/libexec
 build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) $(SHIM_FLAGS) -o $@ $(SHIM_SOURCES)
+
+# CO-RE: the running kernel's own layouts are filled in when an object is loaded, so that it is built once for all.
+BPF_FLAGS = -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter -fdebug-prefix-map=$(CURDIR)=. \
+	-idirafter /usr/include/$(shell cc -print-multiarch)
+
+build/bpf/%.o: bpf/%.bpf.c $(wildcard bpf/*.h)
+	@mkdir -p $(@D)
+	$(CLANG) $(BPF_FLAGS) -c -o $@ $<
+	$(LLVM_STRIP) -g $@
 
 # $(call install_files,MODE,FILES,FOLDER): nothing to do where there are no such files.
 install_files = $(if $(strip $(2)),install -p -D -m $(1) -t $(DESTDIR)$(3) $(2))
@@ -75,6 +88,7 @@ install: build ## install below DESTDIR and PREFIX
 	ln -sf $(LIBEXEC)/agentcgroupd $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	$(call install_files,644,$(wildcard oci-config/policies.d/*.yaml),$(SHARE)/policies.d)
 	$(call install_files,644,$(wildcard oci-config/schemas/*.json),$(SHARE)/schemas)
+	$(call install_files,644,$(BPF_OBJECTS),$(SHARE)/bpf)
 	$(call install_files,644,$(wildcard oci-config/systemd/*),$(UNITS_DIR))
 	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service
 	test -e $(DESTDIR)$(SYSCONFDIR)/agentcgroup/agentcgroup.yaml \
@@ -89,6 +103,7 @@ install: build ## install below DESTDIR and PREFIX
 # The JSON first: engines refuse to start containers while it names a hook that is gone.
 uninstall: ## remove what install put there; configuration, policies of your own and records stay
 	rm -f $(DESTDIR)$(HOOKS_DIR)/50-agentcgroup.json
+	$(if $(DESTDIR),,-$(PREFIX)/bin/agentcgroup bpf detach)
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)

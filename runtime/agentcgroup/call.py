@@ -17,6 +17,7 @@ from agentcgroup.peer import Peer, read_proc, write_proc
 from agentcgroup.pool import Slot
 
 if TYPE_CHECKING:
+    from agentcgroup.bpf.model import Event
     from agentcgroup.callsocket import Caller
     from agentcgroup.container import Container
     from agentcgroup.kmsg import OomLog
@@ -69,6 +70,7 @@ class Call:
         self.changed: set[str] = set()
         self.last_events: dict[str, int] = {}
         self.last_peak = 0
+        self.used: Event | None = None
         self.timers: list[Timer] = []
         self.others: dict[int, Neighbour] = {}
         self.oom_victims: list[str] = []
@@ -224,7 +226,7 @@ class Call:
                 self.ended = self.ended or "container limit"
         policy, record = self.container.policy, self.container.record
         cpu, pids_events, group = self.cgroup.keyed("cpu.stat"), self.slot.pids_events(), self.cgroup
-        events, seen = self.last_events, self.strain
+        events, seen, used = self.last_events, self.strain, self.used
         return Outcome(
             container=record.id,
             name=record.name,
@@ -237,13 +239,16 @@ class Call:
             started=self.started,
             duration_s=(self.shell_ended or time.monotonic()) - self.began,
             status=self.status,
-            peak_bytes=max(self.last_peak, seen.memory_seen),
+            peak_bytes=max(self.last_peak, seen.memory_seen, used.peak_bytes if used else 0),
             limit_bytes=self.grant.memory,
             limit_source=self.grant.source,
             container_limit_bytes=self.container.limits.calls_max,
             cpu_s=max(cpu.get("usage_usec", 0) / 1e6, seen.cpu_seen),
             cpu_throttled_s=cpu.get("throttled_usec", 0) / 1e6,
             io_bytes=_io_bytes(group),
+            egress_bytes=used.usage.egress_bytes if used else None,
+            ingress_bytes=used.usage.ingress_bytes if used else None,
+            processes=used.usage.processes if used else None,
             pids_peak=group.number("pids.peak"),
             pids_limit=self.grant.pids,
             pids_denied=max(pids_events.get("max", 0), seen.denied_seen),

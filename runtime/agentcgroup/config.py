@@ -68,6 +68,7 @@ class Config:
     overrides: Overrides = Overrides()
     allowed_policies: tuple[str, ...] | None = None
     budget: Budget = Budget()
+    bpf: bool = False
     scheduler: Literal["off", "partial", "full"] = "off"
     log_level: Literal["error", "warning", "info", "debug"] = "info"
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -104,6 +105,7 @@ FIELDS: dict[str, Field] = {
     "budget.margin": Field(lambda size: read_size(size, least=0)),
     "budget.wait_max": Field(duration(0, 86400)),
     "budget.ageing": Field(duration(1, 86400)),
+    "bpf": Field(bool),
     "scheduler": Field(str),
     "log_level": Field(str),
 }

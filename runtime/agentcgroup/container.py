@@ -50,6 +50,7 @@ class Container:
         self.policy = policy
         self.top = top
         self.tree = Cgroup(record.tree)
+        self.cgid = os.stat(record.tree).st_ino
         self.base = Cgroup(record.base)
         self.proc_path = kernel_path(record.tree, str(top))
         self.run_dir = governor.run_dir / "c" / record.id

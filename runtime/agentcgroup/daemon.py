@@ -54,9 +54,23 @@ class Daemon:
                 self.loop, hookserver.listen(run_dir / "control.sock", 0o600), control.Control(self).answer
             ),
         ]
+        if config.bpf:
+            self._use_bpf()
         self.governor.adopt()
         self._watch_signals()
         self._keep_watchdog_fed()
+
+    def _use_bpf(self) -> None:
+        """Without it everything works as well, by cgroup files alone."""
+        from agentcgroup.bpf import kernel, libbpf, loader
+
+        try:
+            lib = libbpf.Libbpf()
+            if loader.loaded() != loader.build_of(paths.BPF_DIR):
+                loader.attach(lib, paths.BPF_DIR)
+            self.governor.know(kernel.Kernel(lib, self.governor.kernel_event))
+        except (UserError, OSError) as error:
+            journal.send(f"calls are accounted for by cgroup files alone: {error}", 5)
 
     # --- policies ---------------------------------------------------------------------------------------------
 

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentcgroup import conmon, feedback, journal, observe, subtree
 from agentcgroup import record as records
+from agentcgroup.bpf.model import ESCAPED, Event
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.config import Config
@@ -26,6 +28,9 @@ from agentcgroup.policy.model import Policy
 from agentcgroup.reaper import Reaper
 from agentcgroup.records import Ledger
 from agentcgroup.worker import Worker
+
+if TYPE_CHECKING:
+    from agentcgroup.bpf.kernel import Kernel
 
 SHIMS_KEPT = 64
 #: Seconds after which what has no record is nobody's: the hook's deadline is 3 s.
@@ -55,6 +60,7 @@ class Governor:
         self.worker = Worker(loop)
         self.mover = Worker(loop)
         self.oom = OomLog()
+        self.kernel: Kernel | None = None
         self._filling: set[str] = set()
 
     # --- containers -------------------------------------------------------------------------------------------
@@ -91,6 +97,11 @@ class Governor:
             notes += self._delegate(container)
         if container.record.cooperative:
             notes.append(f"limits are cooperative here: {', '.join(container.record.cooperative)}")
+        try:
+            if self.kernel is not None:
+                self.kernel.register(container.tree)
+        except OSError as error:
+            notes.append(f"calls are accounted for by cgroup files alone: {error.strerror}")
         self._save(container)
         container.watch_end()
         return notes
@@ -107,6 +118,8 @@ class Governor:
         container = self.containers.pop(container_id, None)
         if container is not None:
             container.close()
+            if self.kernel is not None:
+                self.kernel.forget(container.cgid)
 
     def ended(self, container_id: str) -> None:
         """Forget a container and everything of it under /run, unless it has been started again meanwhile."""
@@ -149,6 +162,8 @@ class Governor:
                 self._adopt_one(path)
             except Exception as error:  # whatever is wrong with one, the others are governed
                 journal.send(f"{path}: not adopted: {error}", 4, AGENTCGROUP_CONTAINER=path.stem)
+        if self.kernel is not None:
+            self.kernel.keep({container.cgid for container in self.containers.values()})
         self.sweep()
 
     def sweep(self) -> None:
@@ -199,6 +214,28 @@ class Governor:
             container.record.injected = injected
             container.record.notes += notes
             self._save(container)
+
+    # --- the kernel's own account -----------------------------------------------------------------------------
+
+    def know(self, kernel: Kernel) -> None:
+        """Have the kernel account for all containers from now on."""
+        self.kernel = kernel
+        self.loop.add(kernel.fd, select.EPOLLIN, lambda _e: kernel.read())
+
+    def kernel_event(self, event: Event) -> None:
+        """A call has ended, or a process has left its container's subtree."""
+        container = next((one for one in self.containers.values() if one.cgid == event.root), None)
+        if container is None:
+            return
+        if event.type == ESCAPED:
+            comm = event.comm.decode(errors="replace")
+            self.complain(
+                container, f"process {event.pid} ({comm}) has left for the cgroup with the inode {event.cgid}"
+            )
+            return
+        call = next((call for call in container.calls.values() if call.slot.cgid == event.cgid), None)
+        if call is not None:
+            call.used = event
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -310,6 +347,8 @@ class Governor:
         if container.calls.pop(call.number, None) is None:
             return
         call.cancel_timers()
+        if self.kernel is not None:
+            self.kernel.read()
         if not call.relocated and call.ran():
             outcome = self._judge(call)
             self.ledger.write(outcome, container.policy.records.command)
@@ -363,6 +402,9 @@ class Governor:
         self.mover.close()
         self.reaper.close()
         self.ledger.close()
+        if self.kernel is not None:
+            self.loop.remove(self.kernel.fd)
+            self.kernel.close()
 
 
 def prepare_run_dir(run_dir: Path) -> None:

@@ -61,6 +61,9 @@ class Outcome:
     cpu_s: float = 0.0
     cpu_throttled_s: float = 0.0
     io_bytes: int = 0
+    egress_bytes: int | None = None
+    ingress_bytes: int | None = None
+    processes: int | None = None
     pids_peak: int | None = None
     pids_limit: int | None = None
     pids_denied: int = 0

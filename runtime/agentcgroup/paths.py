@@ -8,6 +8,7 @@ LOG_DIR = Path("/var/log/agentcgroup")
 # `make install PREFIX=/usr/local` is for hosts whose /usr is read-only.
 _LOCAL = Path("/usr/local/share/agentcgroup")
 SHARE_DIR = _LOCAL if _LOCAL.is_dir() else Path("/usr/share/agentcgroup")
+BPF_DIR = SHARE_DIR / "bpf"
 CONFIG_DIR = Path("/etc/agentcgroup")
 CONFIG_FILE = CONFIG_DIR / "agentcgroup.yaml"
 

@@ -34,11 +34,12 @@ _AS_MADE = frozenset((name, str(value)) for name, value in UNLIMITED.items())
 class Slot:
     """The directory `calls/N` and open files on its event counters; they wake the loop when a counter changes."""
 
-    __slots__ = ("cgroup", "events_fd", "memory_fd", "number", "pids_fd", "taken")
+    __slots__ = ("cgid", "cgroup", "events_fd", "memory_fd", "number", "pids_fd", "taken")
 
     def __init__(self, number: int, group: Cgroup) -> None:
         self.number = number
         self.cgroup = group
+        self.cgid = os.stat(group.path).st_ino
         self.taken: float | None = None  # when its ticket was first seen to be gone from the FIFO
         self.events_fd = self.memory_fd = self.pids_fd = -1
         try:

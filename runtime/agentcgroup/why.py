@@ -131,7 +131,12 @@ def _slowed(record: Record) -> str:
 
 def _usage(record: Record) -> str:
     cpu, moved = _seconds(record, "cpu_s"), int(_number(record, "io_bytes"))
-    return ", ".join(filter(None, (cpu, format_bytes(moved) if moved else "")))
+    traffic = [
+        f"{format_bytes(int(_number(record, key)))} {what}"
+        for key, what in (("egress_bytes", "sent"), ("ingress_bytes", "received"))
+        if _number(record, key)
+    ]
+    return ", ".join(filter(None, (cpu, format_bytes(moved) if moved else "", *traffic)))
 
 
 def _pids(record: Record) -> str:
@@ -139,7 +144,7 @@ def _pids(record: Record) -> str:
     if record.get("pids_peak") is not None:
         limit = f" of {_count(record, 'pids_limit')}" if record.get("pids_limit") is not None else ""
         parts.append(f"peak {_count(record, 'pids_peak')}{limit}")
-    for key, what in (("pids_denied", "refused"), ("zombies", "zombies")):
+    for key, what in (("processes", "ended"), ("pids_denied", "refused"), ("zombies", "zombies")):
         if _number(record, key):
             parts.append(f"{_count(record, key)} {what}")
     return ", ".join(parts)

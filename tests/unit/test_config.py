@@ -48,6 +48,7 @@ records: {dir: /srv/ledger, max_size: 1GiB, keep: 0}
 overrides: {podman: tighten, crio: none, other: all}
 allowed_policies: [coding-agent, batch]
 budget: {memory: 80%, margin: 0, wait_max: 0, ageing: 90s}
+bpf: true
 scheduler: partial
 log_level: debug
 """)
@@ -57,7 +58,7 @@ log_level: debug
         overrides=Overrides("tighten", "none", "all"),
         allowed_policies=("coding-agent", "batch"),
         budget=Budget(Size(percent=80.0), Size(0), 0.0, 90.0),
-        scheduler="partial", log_level="debug",
+        bpf=True, scheduler="partial", log_level="debug",
     )  # fmt: skip
     assert config.provenance["records.keep"] == "agentcgroup.yaml:7"
     assert "default" not in config.provenance.values()

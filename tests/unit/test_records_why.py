@@ -57,6 +57,9 @@ def test_a_call_that_much_happened_to() -> None:
         held_s=1.5,
         queued_s=2.0,
         io_bytes=5 * MIB,
+        egress_bytes=2 * MIB,
+        ingress_bytes=3 * GIB,
+        processes=300,
         pids_peak=256,
         pids_limit=256,
         pids_denied=9,
@@ -76,8 +79,8 @@ def test_a_call_that_much_happened_to() -> None:
         "  killed   2 (node, npm)\n"
         "  beside   call 5 cargo 1 GiB\n"
         "  slowed   4 s waiting for memory, 1.5 s held for other calls, 2 s queued before the start\n"
-        "  cpu, io  5 MiB\n"
-        "  pids     peak 256 of 256, 9 refused\n"
+        "  cpu, io  5 MiB, 2 MiB sent, 3 GiB received\n"
+        "  pids     peak 256 of 256, 300 ended, 9 refused\n"
         "  orphans  1 (esbuild) ended with the call\n"
         "  hint     memory:8g,cpu:high; memory clamped from 8 GiB to 2 GiB; time clamped from 2 h to 10 min;"
         ' not understood: "x:1": there is no such key, only memory, cpu, pids, time, priority\n'

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from agentcgroup import __version__
 from agentcgroup.errors import UserError
 
-_MODULES = {"ps": "show", "calls": "show", "why": "why", "policy": "policy", "unwrap": "unwrap", "run": "run"}
+_MODULES = {
+    "ps": "show", "calls": "show", "why": "why", "policy": "policy", "unwrap": "unwrap", "run": "run", "bpf": "bpf",
+}  # fmt: skip
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:

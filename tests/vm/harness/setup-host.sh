@@ -4,12 +4,13 @@ set -eu
 
 # command:package of Debian
 tools='gcc:gcc make:make musl-gcc:musl-tools qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils
-mmdebstrap:mmdebstrap mkfs.ext4:e2fsprogs ssh:openssh-client unshare:util-linux'
+clang:clang llvm-strip:llvm mmdebstrap:mmdebstrap mkfs.ext4:e2fsprogs ssh:openssh-client unshare:util-linux'
 
 missing() {
     for tool in $tools; do
         command -v "${tool%%:*}" >/dev/null || printf '%s ' "${tool#*:}"
     done
+    [ -e /usr/include/bpf/bpf_helpers.h ] || printf 'libbpf-dev '
     python3 -c 'import ensurepip' 2>/dev/null || printf 'python3-venv '
 }
 

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The data that BPF programs, the daemon and the commands share. runtime/agentcgroup/bpf/model.py has the same layouts; a
+ * change of one is a new VERSION. A "cgid" is a cgroup's inode number, what stat(2) and bpf_get_current_cgroup_id() give.
+ *
+ *  map      key                  value         written by
+ *  roots    cgid of agentcgroup/ slot's index  the daemon, before the container's first instruction; removed with it
+ *  slots    index                struct slot   its first half the daemon, its second half BPF; mmap-ed
+ *  home     task                 struct home   BPF at fork and attach; the daemon for tasks that were there before
+ *  calls    cgid of calls/N      struct usage  BPF: made when a process comes in, gone once the cgroup is empty
+ *  events   ring buffer          struct event  BPF, on the end of a call and on an escape; the daemon reads
+ */
+#pragma once
+
+#include "kernel.bpf.h"
+#include <bpf/bpf_helpers.h>
+
+#define VERSION 1
+#define MAX_ROOTS 1024
+#define MAX_CALLS 16384
+#define RING_BYTES (1 << 20)
+/* Events of one container a second; the rest is counted as dropped, for others need the ring too. */
+#define EVENT_RATE 500
+
+struct slot {
+    u64 root;  /* cgid of agentcgroup/; 0: free */
+    u64 calls; /* cgid of agentcgroup/calls */
+    u64 later[6];
+    u64 window; /* the second in which `events` were sent */
+    u64 events;
+    u64 dropped;
+    u64 ended;   /* calls */
+    u64 escaped; /* processes */
+    u64 more[3];
+};
+
+struct home {
+    u64 root;
+    u64 slot;
+};
+
+struct usage {
+    u64 cpu_ns;
+    u64 read_bytes;
+    u64 write_bytes;
+    u64 processes;
+    u64 egress_bytes;
+    u64 ingress_bytes;
+};
+
+enum event_type {
+    CALL_ENDED = 1,
+    ESCAPED = 2,
+};
+
+struct event {
+    u64 time_ns; /* CLOCK_MONOTONIC */
+    u64 root;
+    u64 cgid; /* the call's, or where an escape went */
+    u32 type;
+    u32 pid; /* of an escape */
+    u64 peak_bytes;
+    struct usage usage;
+    char comm[16];
+};
+
+_Static_assert(sizeof(struct slot) == 128, "slot");
+_Static_assert(sizeof(struct event) == 104, "event");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, MAX_ROOTS);
+    __type(key, u64);
+    __type(value, u32);
+} roots SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, MAX_ROOTS);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, u32);
+    __type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, int);
+    __type(value, struct home);
+} home SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, MAX_CALLS);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, u64);
+    __type(value, struct usage);
+} calls SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, RING_BYTES);
+} events SEC(".maps");

@@ -1,0 +1,137 @@
+"""The daemon's hold on what is loaded: which containers the kernel knows, and what it has to say of them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from agentcgroup.bpf.libbpf import SAMPLE, Libbpf
+from agentcgroup.bpf.loader import PINS
+from agentcgroup.bpf.model import MAX_ROOTS, Event, Home, Slot
+from agentcgroup.cgroup import Cgroup
+
+#: enum bpf_attach_type (include/uapi/linux/bpf.h).
+_DIRECTIONS = {"egress": 1, "ingress": 0}
+_PIDFD_THREAD = os.O_EXCL  # Linux 6.9 (include/uapi/linux/pidfd.h)
+
+
+class Kernel:
+    """The pinned maps, and for each container `traffic_DIRECTION_CGID`, the programs on its packets. `on_event` gets
+    each event when `read` is called, which is due when `fd` is readable.
+
+    Raises OSError when nothing is loaded.
+    """
+
+    def __init__(self, lib: Libbpf, on_event: Callable[[Event], None], pins: Path = PINS) -> None:
+        self._lib = lib
+        self._pins = pins
+        self._on_event = on_event
+        self._roots, self._slots, self._home, self._events = (
+            self._pinned(name) for name in ("roots", "slots", "home", "events")
+        )
+        self._memory = mmap.mmap(self._slots, ctypes.sizeof(Slot) * MAX_ROOTS)
+        self._table = (Slot * MAX_ROOTS).from_buffer(self._memory)
+        self._sample = SAMPLE(self._take)
+        self._ring = lib.call("ring_buffer__new", self._events, self._sample, None, None)
+        self.fd: int = lib.ring_buffer__epoll_fd(self._ring)
+        self._programs = {name: self._pinned(f"program_{name}") for name in _DIRECTIONS if self._has(name)}
+
+    def register(self, tree: Cgroup) -> None:
+        """Know a container from now on, and every process in it. Raises OSError, ENOSPC when there is no room."""
+        root, calls = os.stat(tree.path).st_ino, os.stat(tree.child("calls").path).st_ino
+        index = self._find(root)
+        if index is None:
+            index = self._find(0)
+            if index is None:
+                raise OSError(errno.ENOSPC, f"{MAX_ROOTS} containers are known")
+            slot = self._table[index]
+            ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(Slot))
+            slot.calls, slot.root = calls, root
+            self._update(self._roots, ctypes.c_uint64(root), ctypes.c_uint32(index))
+        self._attach(tree, root)
+        self._settle(tree, Home(root, index))
+
+    def forget(self, root: int) -> None:
+        """A container has ended."""
+        index = self._find(root)
+        if index is not None:
+            key = ctypes.c_uint64(root)
+            self._lib.bpf_map_delete_elem(self._roots, ctypes.byref(key))
+            self._table[index].root = 0
+        for path in self._pins.glob(f"traffic_*_{root}"):
+            path.unlink()
+
+    def keep(self, roots: set[int]) -> None:
+        """Forget all containers but these."""
+        for slot in self._table:
+            if slot.root and slot.root not in roots:
+                self.forget(slot.root)
+
+    def slot(self, root: int) -> Slot | None:
+        """The counters of a container."""
+        index = self._find(root)
+        return None if index is None else self._table[index]
+
+    def read(self) -> None:
+        """Hand over the events that there are."""
+        self._lib.ring_buffer__consume(self._ring)
+
+    def close(self) -> None:
+        """Give the files back; what is loaded stays."""
+        self._lib.ring_buffer__free(self._ring)
+        del self._table
+        self._memory.close()
+        for fd in (self._roots, self._slots, self._home, self._events, *self._programs.values()):
+            os.close(fd)
+
+    def _pinned(self, name: str) -> int:
+        return int(self._lib.call("bpf_obj_get", str(self._pins / name).encode()))
+
+    def _has(self, program: str) -> bool:
+        return (self._pins / f"program_{program}").exists()
+
+    def _find(self, root: int) -> int | None:
+        return next((index for index, slot in enumerate(self._table) if slot.root == root), None)
+
+    def _update(self, fd: int, key: ctypes._SimpleCData[int], value: object) -> None:
+        self._lib.call("bpf_map_update_elem", fd, ctypes.byref(key), ctypes.byref(value), 0)  # type: ignore[arg-type]
+
+    def _attach(self, tree: Cgroup, root: int) -> None:
+        """The programs that see its sockets' packets."""
+        group = os.open(tree.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name, program in self._programs.items():
+                pin = self._pins / f"traffic_{name}_{root}"
+                if not pin.exists():
+                    link = self._lib.call("bpf_link_create", program, group, _DIRECTIONS[name], None)
+                    try:
+                        self._lib.call("bpf_obj_pin", link, str(pin).encode())
+                    finally:
+                        os.close(link)
+        finally:
+            os.close(group)
+
+    def _settle(self, tree: Cgroup, home: Home) -> None:
+        """Tell whose each thread is that was there before the kernel knew the container; new ones inherit it."""
+        groups = [Path(tree.path), *(path for path in Path(tree.path).rglob("*") if path.is_dir())]
+        for group in groups:
+            for text in Cgroup(group).lines("cgroup.threads"):
+                with suppress(OSError):
+                    self._settle_thread(int(text), home)
+
+    def _settle_thread(self, thread: int, home: Home) -> None:
+        fd = os.pidfd_open(thread, _PIDFD_THREAD)
+        try:
+            self._update(self._home, ctypes.c_int(fd), home)
+        finally:
+            os.close(fd)
+
+    def _take(self, _context: int, data: int, size: int) -> int:
+        if size >= ctypes.sizeof(Event):
+            self._on_event(Event.from_buffer_copy(ctypes.string_at(data, ctypes.sizeof(Event))))
+        return 0

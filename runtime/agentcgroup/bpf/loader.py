@@ -1,0 +1,193 @@
+"""Loads the objects, pins what they are made of, and finds it again: one copy, whoever loads and however often.
+
+/sys/fs/bpf/agentcgroup/ has the maps by name, `link_PROGRAM` for each program that is attached to the whole kernel,
+`program_PROGRAM` for those that are attached to each container, and the symbolic link `build` to the digest of the
+objects that they are of. All of it stays while the daemon is away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agentcgroup.bpf.libbpf import Libbpf
+from agentcgroup.errors import UserError
+
+PINS = Path("/sys/fs/bpf/agentcgroup")
+OBJECTS = ("account",)
+#: What the kernel's BTF calls the target of a program, and of what kind that is (include/uapi/linux/btf.h).
+_TARGETS = {"tp_btf": ("btf_trace_{}", 8), "fentry": ("{}", 12), "fexit": ("{}", 12), "fmod_ret": ("{}", 12)}
+_PER_CONTAINER = "cgroup_skb"
+_NEW, _OLD = "new_", "old_"
+
+
+State = Literal["active", "skipped", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One program; `why` says in words what keeps it from being active."""
+
+    name: str
+    target: str
+    state: State
+    why: str = ""
+
+
+def build_of(folder: Path) -> str:
+    """A digest of the objects in a folder. Raises UserError when one is missing."""
+    digest = hashlib.sha256()
+    for name in OBJECTS:
+        try:
+            digest.update((folder / f"{name}.o").read_bytes())
+        except OSError as error:
+            raise UserError(f"{folder}/{name}.o: {error.strerror}: `make install` puts it there") from None
+    return digest.hexdigest()[:16]
+
+
+def loaded(pins: Path = PINS) -> str:
+    """The digest of the build that is in the kernel; "" without one."""
+    try:
+        return os.readlink(pins / "build")
+    except OSError:
+        return ""
+
+
+def attach(lib: Libbpf, folder: Path, pins: Path = PINS) -> None:
+    """Put a build's programs into the kernel, in the place of another's; the maps stay with what is in them. Raises
+    UserError with the remedy, and then nothing has changed.
+    """
+    build = build_of(folder)
+    try:
+        pins.mkdir(mode=0o700, exist_ok=True)
+        _drop(pins, f"{_NEW}*")
+        for name in OBJECTS:
+            with _Object(lib, folder / f"{name}.o") as opened:
+                opened.load(pins)
+    except OSError as error:
+        _drop(pins, f"{_NEW}*")
+        raise UserError(_in_words(error)) from None
+    _drop(pins, "link_*", "program_*", "traffic_*", "build")
+    for path in pins.glob(f"{_NEW}*"):
+        path.rename(pins / path.name.removeprefix(_NEW))
+    (pins / "build").symlink_to(build)
+
+
+def status(lib: Libbpf, folder: Path, pins: Path = PINS) -> list[Feature]:
+    """Each program of the build in a folder, and whether it is at work. Raises UserError."""
+    build_of(folder)
+    found: list[Feature] = []
+    for name in OBJECTS:
+        with _Object(lib, folder / f"{name}.o") as opened:
+            for program, why in opened.programs.items():
+                pinned = any((pins / f"{kind}_{program.name}").exists() for kind in ("link", "program"))
+                state: State = "active" if pinned else "skipped" if why else "off"
+                found.append(Feature(program.name, program.section, state, "" if pinned else why))
+    return found
+
+
+def detach(pins: Path = PINS) -> bool:
+    """Take everything of ours out of the kernel; False if there was nothing."""
+    if not pins.is_dir():
+        return False
+    for path in sorted(pins.iterdir(), key=lambda path: not path.name.startswith("link_")):
+        path.unlink()
+    pins.rmdir()
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    pointer: int
+    name: str
+    section: str
+
+
+class _Object:
+    """An opened object. `programs` maps each of its programs to why it cannot be in this kernel, or ""."""
+
+    def __init__(self, lib: Libbpf, path: Path) -> None:
+        self._lib = lib
+        self._opened = lib.call("bpf_object__open_file", str(path).encode(), None)
+        types = lib.btf__load_vmlinux_btf()
+        if not types:
+            self.__exit__()
+            raise UserError("the kernel has no BTF: one with CONFIG_DEBUG_INFO_BTF is needed")
+        self.programs = {
+            program: self._missing(program, types)
+            for pointer in self._each("program")
+            for program in [
+                _Program(
+                    pointer,
+                    lib.bpf_program__name(pointer).decode(),
+                    lib.bpf_program__section_name(pointer).decode(),
+                )
+            ]
+        }
+        lib.btf__free(types)
+
+    def __enter__(self) -> _Object:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lib.bpf_object__close(self._opened)
+
+    def load(self, pins: Path) -> None:
+        """Load it with the maps that are pinned, attach it, and pin that under new names. Raises OSError."""
+        for program, why in self.programs.items():
+            if why:
+                self._lib.call("bpf_program__set_autoload", program.pointer, False)
+        for item in self._each("map"):
+            name = self._lib.bpf_map__name(item).decode()
+            if "." not in name:  # those with a dot are the object's own variables
+                self._lib.call("bpf_map__set_pin_path", item, str(pins / name).encode())
+        self._lib.call("bpf_object__load", self._opened)
+        for program, why in self.programs.items():
+            if not why:
+                self._attach(program, pins)
+
+    def _attach(self, program: _Program, pins: Path) -> None:
+        if program.section.startswith(_PER_CONTAINER):
+            path = pins / f"{_NEW}program_{program.name}"
+            self._lib.call("bpf_program__pin", program.pointer, str(path).encode())
+            return
+        link = self._lib.call("bpf_program__attach", program.pointer)
+        try:
+            self._lib.call("bpf_link__pin", link, str(pins / f"{_NEW}link_{program.name}").encode())
+        finally:
+            self._lib.bpf_link__destroy(link)  # closes our descriptor; the pin keeps it attached
+
+    def _each(self, kind: Literal["map", "program"]) -> Iterator[int]:
+        following = getattr(self._lib, f"bpf_object__next_{kind}")
+        item = following(self._opened, None)
+        while item:
+            yield item
+            item = following(self._opened, item)
+
+    def _missing(self, program: _Program, types: int) -> str:
+        kind, _, target = program.section.partition("/")
+        if kind not in _TARGETS:
+            return ""
+        form, number = _TARGETS[kind]
+        if self._lib.btf__find_by_name_kind(types, form.format(target).encode(), number) > 0:
+            return ""
+        return f"this kernel has no {target}"
+
+
+def _drop(pins: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in pins.glob(pattern):
+            path.unlink()
+
+
+def _in_words(error: OSError) -> str:
+    remedies = {
+        1: "the kernel refuses BPF: run this as root, with CAP_BPF and without lockdown=confidentiality",
+        13: "the kernel's verifier refuses a program: please report this with `uname -r`",
+        22: "the kernel's verifier or an older map of ours refuses this build: `agentcgroup bpf detach` first",
+    }
+    return remedies.get(error.errno or 0, f"libbpf: {error.strerror}")

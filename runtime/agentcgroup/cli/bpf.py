@@ -1,0 +1,51 @@
+"""`agentcgroup bpf`: what is in the kernel, put it there, take it out. The daemon attaches by itself at its start."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+from agentcgroup.bpf import loader
+from agentcgroup.bpf.libbpf import Libbpf
+from agentcgroup.paths import BPF_DIR
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    bpf = commands.add_parser("bpf", help="kernel programs: status, attach, detach", description=__doc__)
+    verbs = bpf.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _verb(verbs, "status", "what is at work, and what is not and why", _status).add_argument(
+        "--json", action="store_true", help="print JSON"
+    )
+    _verb(verbs, "attach", "put this version's programs into the kernel", _attach)
+    _verb(verbs, "detach", "take them out of the kernel; a running daemon puts them back when it is restarted", _detach)
+
+
+def _verb(verbs: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _status(options: argparse.Namespace) -> int:
+    build, found = loader.loaded(), loader.status(Libbpf(), BPF_DIR)
+    if options.json:
+        print(json.dumps({"build": build, "features": [dataclasses.asdict(feature) for feature in found]}, indent=2))
+        return 0
+    print(f"build {build}" if build else "nothing is attached")
+    for feature in found:
+        print(f"  {feature.name:10}  {feature.target:32}  {feature.state}{feature.why and f': {feature.why}'}")
+    return 0
+
+
+def _attach(_options: argparse.Namespace) -> int:
+    loader.attach(Libbpf(), BPF_DIR)
+    return 0
+
+
+def _detach(_options: argparse.Namespace) -> int:
+    if not loader.detach():
+        print("nothing was attached")
+    return 0

@@ -1,0 +1,112 @@
+"""What the kernel counts by itself, daemon or not: processes and traffic of a call, and who leaves its container."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import service
+from podman import CGROUPFS, Container, Engine, run, wait_for
+
+CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
+PINS = Path("/sys/fs/bpf/agentcgroup")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def switched_on(daemon: None) -> Iterator[None]:
+    config = CONFIG.read_text()
+    CONFIG.write_text(config + "bpf: true\n")
+    run("systemctl", "restart", "agentcgroupd")
+    yield
+    CONFIG.write_text(config)
+    run("systemctl", "restart", "agentcgroupd")
+    run("agentcgroup", "bpf", "detach")
+
+
+@pytest.fixture(scope="module")
+def box(file_engine: Engine) -> Container:
+    return file_engine.start()
+
+
+def status() -> dict[str, Any]:
+    return json.loads(run("agentcgroup", "bpf", "status", "--json").stdout)
+
+
+def links() -> dict[str, int]:
+    """The ids of what is attached, by the names of the pins: another id is another copy."""
+    show = ("bpftool", "-j", "link", "show", "pinned")
+    pins = PINS.glob("link_*")
+    return {path.name: json.loads(run(*show, str(path), check=False).stdout)["id"] for path in pins}
+
+
+def programs() -> int:
+    """How many of our programs are loaded, wherever they are attached."""
+    names = {path.name.partition("_")[2] for path in PINS.glob("*_*")}
+    return sum(program.get("name") in names for program in json.loads(run("bpftool", "-j", "prog", "show").stdout))
+
+
+def recorded(box: Container, text: str) -> dict[str, Any]:
+    """The record of a call that is made now."""
+    known = len(box.ledger())
+    box.call(text)
+    return box.settled(known + 1)[-1]
+
+
+def test_all_is_at_work(box: Container) -> None:
+    found = status()
+    assert {feature["state"] for feature in found["features"]} == {"active"}, found
+    assert found["build"] and len(links()) == 5
+
+
+def test_the_kernel_counts_processes_and_traffic_of_a_call(box: Container) -> None:
+    send = (
+        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); "
+        "[s.sendto(bytes(1000), s.getsockname()) for _ in range(50)]"
+    )
+    record = recorded(box, f'for i in 1 2 3; do /bin/true; done; python3 -c "{send}"; exit 4')
+    assert (record["exit"], record["processes"]) == (4, 5)
+    assert record["egress_bytes"] == record["ingress_bytes"] == 50 * (1000 + 28)
+    quiet = recorded(box, "exit 0")
+    assert (quiet["processes"], quiet["egress_bytes"], quiet["ingress_bytes"]) == (1, 0, 0)
+
+
+def test_who_leaves_the_container_is_told(box: Container, journal) -> None:
+    """A process that the host moves, and one that starts elsewhere at once."""
+    call, elsewhere = box.hold(), CGROUPFS / "agentcgroup-test-elsewhere"
+    elsewhere.mkdir()
+    try:
+        pid = int((call.directory / "cgroup.procs").read_text().split()[0])
+        (elsewhere / "cgroup.procs").write_text(str(pid))
+        said = f"process {pid} (bash) has left for the cgroup with the inode {elsewhere.stat().st_ino}"
+        wait_for(lambda: said in journal.text(), 10, "the escape in the journal")
+        (call.directory / "cgroup.procs").write_text(str(pid))
+        call.finish()
+    finally:
+        wait_for(lambda: not (elsewhere / "cgroup.procs").read_text(), 10, "nobody to be elsewhere")
+        elsewhere.rmdir()
+
+
+def test_a_killed_daemon_leaves_it_at_work_and_the_next_one_takes_it_over(box: Container) -> None:
+    before = links(), programs()
+    call = box.hold()
+    service.kill()
+    call.finish()
+    assert (links(), programs()) == before
+    record = recorded(box, "/bin/true; exit 3")
+    assert (record["exit"], record["processes"]) == (3, 2)
+
+
+def test_detached_nothing_is_left_and_calls_go_on(box: Container) -> None:
+    run("agentcgroup", "bpf", "detach")
+    assert not PINS.exists()
+    assert {feature["state"] for feature in status()["features"]} == {"off"}
+    record = recorded(box, "exit 3")
+    assert (record["exit"], record["processes"]) == (3, None)
+    run("systemctl", "restart", "agentcgroupd")
+    wait_for(service.answers, 10, "the daemon")
+    assert {feature["state"] for feature in status()["features"]} == {"active"}
+    record = recorded(box, "/bin/true; exit 3")
+    assert (record["exit"], record["processes"]) == (3, 2)
