@@ -11,6 +11,8 @@ import service
 from churn import Many, churn, dying, nothing_is_left, percpu
 from podman import Container, Engine
 
+pytestmark = pytest.mark.timeout(2 * 3600)
+
 
 @pytest.fixture
 def box(engine: Engine) -> Container:
