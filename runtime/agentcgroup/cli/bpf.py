@@ -1,4 +1,6 @@
-"""`agentcgroup bpf`: what is in the kernel, put it there, take it out. The daemon attaches by itself at its start."""
+"""`agentcgroup bpf`: what is in the kernel, put it there, take it out. With `bpf: true` in agentcgroup.yaml the daemon
+attaches by itself at its start.
+"""
 
 from __future__ import annotations
 
