@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agentcgroup import judge
 from shim_harness import BASH, Box, Daemon, needs_cgroups, patch, refuse, run, short_folder, wait_until
 
 pytest_plugins = ["shim_fixtures"]
@@ -167,3 +168,12 @@ def test_the_payload_is_patched_by_its_magic(compiled: tuple[Path, Path], box: B
     (box.folder / "real" / "dash").symlink_to("/bin/echo")
     shim = patch(compiled[1], tmp_path / "dash", None, name="dash")
     assert run(shim, "hello").out == b"hello\n"
+
+
+def test_the_daemon_knows_the_same_inits_and_shells() -> None:
+    source = (Path(judge.__file__).parents[1] / "shim" / "place.c").read_text()
+    lists = {
+        name: set(re.findall(r'"([^"]+)"', body))
+        for name, body in re.findall(r"(\w+)\[\] = \{(.*?)\};", source, re.DOTALL)
+    }
+    assert lists == {"inits": judge.INITS, "shells": judge.SHELLS, "interactive": judge.INTERACTIVE}
