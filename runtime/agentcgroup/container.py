@@ -341,6 +341,8 @@ class Container:
             self.socket.hang_up(caller)
             return
         asked = slot is None
+        if asked:
+            self.expect_word()  # perhaps somebody has emptied the FIFO
         if asked and caller.gave_up():
             self.governor.complain(self, "a call did not wait for the daemon and runs in calls/fallback")
             self.socket.hang_up(caller)
@@ -468,13 +470,14 @@ class Container:
 
     def _look_for_lost(self) -> None:
         self._lost_timer = None
-        for slot in self.pool.lost():
+        lost = self.pool.lost()
+        for slot in lost:
             if slot.used():
                 self.take_in(slot)
             else:
                 self.discard(slot)
         self.governor.refill(self)
-        if self.pool.taken():
+        if lost or self.pool.taken():  # whoever took those may take what is made in their place
             self.expect_word()
 
     def _memory_changed(self, slot: Slot) -> None:

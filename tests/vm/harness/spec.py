@@ -58,7 +58,7 @@ ONE_KERNEL = {
     "test_engine.py": "7",
     "test_rootless.py": "7",
     "test_unwrap.py": "7",
-    "test_attacks.py": "6.12",
+    "test_attacks.py": "7",
     "test_observe.py": "7",
     "test_runtimes.py": "7",
     "test_shells.py": "6.12",
