@@ -350,3 +350,26 @@ def map_ids(pid: int) -> None:
         time.sleep(0.005)
     for kind in ("uid_map", "gid_map"):
         Path(f"/proc/{pid}/{kind}").write_text("0 100000 65536")
+
+
+Start = Callable[..., Container]
+
+
+def result(host: Host) -> dict[str, str]:
+    (line,) = host.journal.lines()
+    return line
+
+
+def said(container: Container) -> str:
+    """The beginning of what the hook writes to stderr when it stops a container."""
+    return f"agentcgroup-hook: container {container.id[:12]}: its policy is required and cannot be kept: "
+
+
+def untouched(container: Container) -> bool:
+    """The container is as the engine made it."""
+    return (
+        not (container.base / "agentcgroup").exists()
+        and not container.wrapped()
+        and container.cgroup_of_init().endswith(container.base.name)
+        and (container.base / "cgroup.subtree_control").read_text().split() == []
+    )
