@@ -253,15 +253,21 @@ def busy(size: int, seconds: float) -> str:
     return f"python3 -c 'import time; {work}\nprint(len(b) >> 20)'"
 
 
+def one_held(container: Container, large: str, small: str) -> tuple[Background, Background, Path]:
+    """Two calls of which the large one is held for the small one, and its cgroup."""
+    held, group = started(container, large)
+    wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
+    other = container.background(small)
+    wait_for(lambda: is_held(group), 30, "the hold")
+    return held, other, group
+
+
 def test_the_larger_of_two_calls_is_held_until_the_other_has_finished(box: Container) -> None:
     """memory.high alone never ends it: oh-my-pi#12769 (P063), kubernetes/enhancements#4243 (P064)."""
     tight("15s")
     soft = [box.tree / "memory.high", box.tree / "calls/memory.high"]
     wait_for(lambda: [path.read_text() for path in soft] == [f"{200 * MIB}\n", f"{168 * MIB}\n"], 10, "the soft limits")
-    large, group = started(box, fill(110, 6))
-    wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
-    small = box.background(busy(90, 2))
-    wait_for(lambda: is_held(group), 30, "the hold")
+    large, small, group = one_held(box, fill(110, 6), busy(90, 2))
     wait_for(lambda: [int(path.read_text()) // MIB for path in soft] == [281, 251], 5, "room for the other")
     assert (small.result().rc, small.result().out) == (0, "90\n")
     assert (large.result().rc, large.result().out) == (0, "110\n")
@@ -333,10 +339,7 @@ def agent_processes(container: Container) -> list[int]:
 def test_a_lock_shared_by_two_containers_does_not_deadlock(box: Container, engine: Engine, lock: Path) -> None:
     tight("3s")
     other = engine.start(f"--volume={lock}:/lock", policy="enforcement")
-    holder, group = started(box, f"exec 9>/lock/file; flock 9; {fill(110, 5)}")
-    wait_for(lambda: memory(group) > 110 * MIB, 10, "the holder of the lock")
-    small = box.background(busy(90, 8))
-    wait_for(lambda: is_held(group), 30, "the hold")
+    holder, small, group = one_held(box, f"exec 9>/lock/file; flock 9; {fill(110, 5)}", busy(90, 8))
     waiter = other.call("exec 9>/lock/file; flock 9; echo got it")
     assert (waiter.rc, waiter.out) == (0, "got it\n")
     assert small.result().rc == 0
@@ -347,10 +350,8 @@ def test_a_lock_shared_by_two_containers_does_not_deadlock(box: Container, engin
 
 def test_a_held_call_goes_on_when_the_others_wait_for_what_it_has(box: Container) -> None:
     tight("20s")
-    holder, group = started(box, f"exec 9>/lock/file; flock 9; {fill(110, 5)}")
-    wait_for(lambda: memory(group) > 110 * MIB, 10, "the holder of the lock")
-    waiter = box.background(f"exec 9>/lock/file; {fill(90)}; flock 9; echo got it")
-    wait_for(lambda: is_held(group), 30, "the hold")
+    waits = f"exec 9>/lock/file; {fill(90)}; flock 9; echo got it"
+    holder, waiter, group = one_held(box, f"exec 9>/lock/file; flock 9; {fill(110, 5)}", waits)
     assert waiter.result().out == "90\ngot it\n"
     assert holder.result().out == "110\n"
     assert box.record_of(int(group.name))["held_s"] < 20
@@ -358,10 +359,7 @@ def test_a_held_call_goes_on_when_the_others_wait_for_what_it_has(box: Container
 
 def test_a_held_call_goes_on_when_the_daemon_dies(box: Container) -> None:
     tight("20s")
-    large, group = started(box, fill(110, 6))
-    wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
-    small = box.background(busy(90, 5))
-    wait_for(lambda: is_held(group), 30, "the hold")
+    large, small, group = one_held(box, fill(110, 6), busy(90, 5))
     run("systemctl", "kill", "--signal=KILL", "agentcgroupd.service")
     wait_for(lambda: not is_held(group), 30, "the next daemon")
     soft = [box.tree / "memory.high", box.tree / "calls/memory.high"]
@@ -371,10 +369,7 @@ def test_a_held_call_goes_on_when_the_daemon_dies(box: Container) -> None:
 
 def test_a_held_call_goes_on_when_the_policy_turns_to_observe(box: Container) -> None:
     tight("20s")
-    large, group = started(box, fill(110, 4))
-    wait_for(lambda: memory(group) > 110 * MIB, 10, "the large call")
-    small = box.background(busy(90, 4))
-    wait_for(lambda: is_held(group), 30, "the hold")
+    large, small, group = one_held(box, fill(110, 4), busy(90, 4))
     enforce(mode="observe")
     wait_for(lambda: not is_held(group), 10, "its release")
     assert [call.result().out for call in (large, small)] == ["110\n", "90\n"]
@@ -382,10 +377,13 @@ def test_a_held_call_goes_on_when_the_policy_turns_to_observe(box: Container) ->
 
 def test_more_calls_than_there_may_be_run_in_fallback(box: Container, journal: Journal) -> None:
     """What each leaves in the background is still its call: openai/codex#17257 (P013)."""
-    CONFIG.write_text("ack_ms: 2000\nmax_connections: 8\n")
-    enforce(call={"orphans": "keep"})
-    where = [box.call(f"sleep 1000 >/dev/null 2>&1 </dev/null & {WHERE}").out.strip() for _ in range(26)]
-    CONFIG.write_text("ack_ms: 2000\n")
+    config = CONFIG.read_text()
+    CONFIG.write_text(f"{config}max_connections: 8\n")
+    try:
+        enforce(call={"orphans": "keep"})
+        where = [box.call(f"sleep 1000 >/dev/null 2>&1 </dev/null & {WHERE}").out.strip() for _ in range(26)]
+    finally:
+        CONFIG.write_text(config)
     enforce()
     assert len(set(where[:16])) == 16 and where[-1] == "0::/agentcgroup/calls/fallback"
     assert re.search(r": (1[6-9]|2[0-4]) calls run: further ones run in calls/fallback$", journal.text(), re.MULTILINE)

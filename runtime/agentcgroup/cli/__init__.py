@@ -8,7 +8,8 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from agentcgroup import __version__
 from agentcgroup.errors import UserError
@@ -31,6 +32,13 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     for name in [_MODULES[command]] if command in _MODULES else dict.fromkeys(_MODULES.values()):
         importlib.import_module(f"agentcgroup.cli.{name}").register(commands)
     return top
+
+
+def verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    """Add a command below a command, `agentcgroup policy check`; its parser."""
+    added: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    added.set_defaults(run=run)
+    return added
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from typing import Any
 
 from agentcgroup.bpf import loader
 from agentcgroup.bpf.libbpf import Libbpf
+from agentcgroup.cli import verb
 from agentcgroup.paths import BPF_DIR
 
 
@@ -18,17 +18,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command."""
     bpf = commands.add_parser("bpf", help="kernel programs: status, attach, detach", description=__doc__)
     verbs = bpf.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _verb(verbs, "status", "what is at work, and what is not and why", _status).add_argument(
-        "--json", action="store_true", help="print JSON"
-    )
-    _verb(verbs, "attach", "put this version's programs into the kernel", _attach)
-    _verb(verbs, "detach", "take them out of the kernel; a running daemon puts them back when it is restarted", _detach)
-
-
-def _verb(verbs: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.set_defaults(run=run)
-    return parser
+    status = verb(verbs, "status", "what is at work, and what is not and why", _status)
+    status.add_argument("--json", action="store_true", help="print JSON")
+    verb(verbs, "attach", "put this version's programs into the kernel", _attach)
+    verb(verbs, "detach", "take them out of the kernel; a running daemon puts them back when it is restarted", _detach)
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agentcgroup.cli import verb
 from agentcgroup.errors import UserError
 from agentcgroup.paths import POLICY_DIRS
 from agentcgroup.policy import load
@@ -22,20 +23,18 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     """Add the command."""
     policy = commands.add_parser("policy", help="check, show and list policies", description=__doc__)
     verbs = policy.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = _verb(verbs, "check", "check policy files; each problem is a line, and the status is 1", _check)
+    check = verb(verbs, "check", "check policy files; each problem is a line, and the status is 1", _check)
     check.add_argument("files", nargs="+", type=Path, metavar="FILE", help="policy file; its parent may be beside it")
-    show = _verb(verbs, "show", "show every value of a policy and where it comes from", _show)
+    show = _look_up(verbs, "show", "show every value of a policy and where it comes from", _show)
     show.add_argument("name", metavar="NAME", help="name of the policy")
     show.add_argument("--json", action="store_true", help="print JSON: bytes and seconds")
-    _verb(verbs, "list", "list the policies of this host, the broken ones too", _list)
+    _look_up(verbs, "list", "list the policies of this host, the broken ones too", _list)
 
 
-def _verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    if name != "check":
-        note = "policy directory, may be repeated; later ones win"
-        parser.add_argument("--policies", type=Path, action="append", metavar="DIR", help=note)
-    parser.set_defaults(run=run)
+def _look_up(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    parser = verb(verbs, name, text, run)
+    note = "policy directory, may be repeated; later ones win"
+    parser.add_argument("--policies", type=Path, action="append", metavar="DIR", help=note)
     return parser
 
 
