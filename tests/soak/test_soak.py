@@ -21,7 +21,7 @@ def box(engine: Engine) -> Container:
 
 def figures(container: Container) -> str:
     return (
-        f"dying cgroups {dying()}, percpu {percpu(container)} bytes, daemon {service.resident_kib()} KiB"
+        f"dying cgroups {dying(container)}, percpu {percpu(container)} bytes, daemon {service.resident_kib()} KiB"
         f" and {len(service.descriptors())} files"
     )
 
