@@ -9,7 +9,7 @@ import time
 import pytest
 import service
 from churn import Many, churn, dying, nothing_is_left, percpu
-from podman import Container, Engine
+from podman import CGROUPFS, Container, Engine
 
 pytestmark = pytest.mark.timeout(2 * 3600)
 
@@ -21,8 +21,8 @@ def box(engine: Engine) -> Container:
 
 def figures(container: Container) -> str:
     return (
-        f"dying cgroups {dying(container)}, percpu {percpu(container)} bytes, daemon {service.resident_kib()} KiB"
-        f" and {len(service.descriptors())} files"
+        f"dying cgroups {dying(container.tree)} (of the host {dying(CGROUPFS)}), percpu {percpu(container)} bytes,"
+        f" daemon {service.resident_kib()} KiB and {len(service.descriptors())} files"
     )
 
 

@@ -122,16 +122,16 @@ def _comm(pid: int) -> str:
         return ""
 
 
-def dying(container: Container) -> int:
-    """Cgroups of the container's subtree that were removed and cannot go. (The host's units leave some of their own.)"""
-    return _keyed(container.tree / "cgroup.stat", "nr_dying_descendants")
+def dying(group: Path) -> int:
+    """Cgroups below this one that were removed and cannot go."""
+    return _keyed(group / "cgroup.stat", "nr_dying_descendants")
 
 
 def _fresh_dying(container: Container) -> int:
     """With each cgroup that goes the kernel looks at the earlier ones again (wb_memcg_offline in mm/backing-dev.c)."""
     (CGROUPFS / "agentcgroup-test-churn").mkdir()
     (CGROUPFS / "agentcgroup-test-churn").rmdir()
-    return dying(container)
+    return dying(container.tree)
 
 
 def percpu(container: Container) -> int:
@@ -166,7 +166,7 @@ def come_to_rest(container: Container, timeout: float = 30) -> None:
 def nothing_is_left(container: Container) -> Iterator[None]:
     """Afterwards everything is as it was: directories, processes, the daemon's open files, mounts, dying cgroups."""
     _one_recorded_call(container)
-    files, mounts, sockets, before = service.descriptors(), _mounts(), _sockets(), dying(container)
+    files, mounts, sockets, before = service.descriptors(), _mounts(), _sockets(), dying(container.tree)
     yield
     come_to_rest(container, 60)
     _one_recorded_call(container)
