@@ -2,37 +2,11 @@
 /* What each call used, from the kernel and without polling: one event when its cgroup becomes empty. And who leaves his
  * container's subtree, by being moved or by CLONE_INTO_CGROUP.
  */
-#include "model.bpf.h"
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
+#include "lookup.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define PAGE_BYTES 4096
-#define NSEC_PER_SEC 1000000000ULL
 #define DEEPEST 16 /* cgroups between a process and its container's subtree, or the hierarchy's root */
-
-static u64 cgid(struct cgroup *group)
-{
-    return BPF_CORE_READ(group, kn, id);
-}
-
-static struct cgroup *cgroup_of(struct task_struct *task)
-{
-    return BPF_CORE_READ(task, cgroups, dfl_cgrp);
-}
-
-static struct cgroup *parent_of(struct cgroup *group)
-{
-    return BPF_CORE_READ(group, self.parent, cgroup);
-}
-
-static struct slot *slot_of(const struct home *home)
-{
-    u32 index = home->slot;
-    struct slot *slot = bpf_map_lookup_elem(&slots, &index);
-    return slot && slot->root == home->root ? slot : NULL;
-}
 
 /* The governed subtree that a cgroup is in. */
 static bool find_home(struct cgroup *group, struct home *home)
@@ -62,29 +36,6 @@ static struct usage *usage_of(struct cgroup *group, const struct slot *slot, boo
         return usage;
     bpf_map_update_elem(&calls, &id, &nothing, BPF_NOEXIST);
     return bpf_map_lookup_elem(&calls, &id);
-}
-
-/* NULL when the container has had its share of the ring for this second, or the ring is full. */
-static struct event *event(struct slot *slot, u32 type, u64 id)
-{
-    u64 now = bpf_ktime_get_ns();
-    struct event *e = NULL;
-    if (slot->window != now / NSEC_PER_SEC) {
-        slot->window = now / NSEC_PER_SEC;
-        slot->events = 0;
-    }
-    if (__sync_fetch_and_add(&slot->events, 1) < EVENT_RATE)
-        e = bpf_ringbuf_reserve(&events, sizeof *e, 0);
-    if (!e) {
-        __sync_fetch_and_add(&slot->dropped, 1);
-        return NULL;
-    }
-    __builtin_memset(e, 0, sizeof *e);
-    e->time_ns = now;
-    e->root = slot->root;
-    e->cgid = id;
-    e->type = type;
-    return e;
 }
 
 static void escaped(struct slot *slot, struct task_struct *task, struct cgroup *to)
@@ -160,12 +111,10 @@ static u64 peak_bytes(struct cgroup *group)
 {
     int id = bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id);
     struct cgroup_subsys_state *css = NULL;
-    struct mem_cgroup *memcg;
     bpf_core_read(&css, sizeof css, &group->subsys[id]);
     if (!css || BPF_CORE_READ(css, cgroup) != group)
         return 0;
-    memcg = (void *)css - bpf_core_field_offset(struct mem_cgroup, css);
-    return BPF_CORE_READ(memcg, memory.watermark) * PAGE_BYTES;
+    return BPF_CORE_READ(memcg_of(css), memory.watermark) * PAGE_BYTES;
 }
 
 SEC("tp_btf/cgroup_notify_populated")
@@ -181,7 +130,7 @@ int BPF_PROG(emptied, struct cgroup *group, const char *path, int populated)
     __sync_fetch_and_add(&slot->ended, 1);
     e = event(slot, CALL_ENDED, id);
     if (e) {
-        e->peak_bytes = peak_bytes(group);
+        e->memory_bytes = peak_bytes(group);
         e->usage = *usage;
         bpf_ringbuf_submit(e, 0);
     }
@@ -194,6 +143,7 @@ int BPF_PROG(removed, struct cgroup *group)
 {
     u64 id = cgid(group);
     bpf_map_delete_elem(&calls, &id);
+    bpf_map_delete_elem(&refused, &id);
     return 0;
 }
 

@@ -69,6 +69,8 @@ struct signal_struct {
     atomic_t live;
 };
 
+struct mm_struct;
+
 struct task_struct {
     unsigned int flags;
     int pid;

@@ -7,7 +7,11 @@
  *  slots    index                struct slot   its first half the daemon, its second half BPF; mmap-ed
  *  home     task                 struct home   BPF at fork and attach; the daemon for tasks that were there before
  *  calls    cgid of calls/N      struct usage  BPF: made when a process comes in, gone once the cgroup is empty
- *  events   ring buffer          struct event  BPF, on the end of a call and on an escape; the daemon reads
+ *  refused  cgid of calls/N      bytes         the daemon, for calls that get ENOMEM beyond so much; gone with the call
+ *  events   ring buffer          struct event  BPF, on the end of a call, an escape, a crossing; the daemon reads
+ *
+ * A newer layout only adds fields at the end of a value, or in the place of `later` and `more`, where zero is "none": then
+ * what is pinned can be carried over.
  */
 #pragma once
 
@@ -21,16 +25,25 @@
 /* Events of one container a second; the rest is counted as dropped, for others need the ring too. */
 #define EVENT_RATE 500
 
+/* Two budgets, each a cgroup whose limit others share: calls/ between its calls, and the lowest limited cgroup above the
+ * container between its containers. Who charges while more than `stop_at` is in use there is to be looked at.
+ */
 struct slot {
-    u64 root;  /* cgid of agentcgroup/; 0: free */
-    u64 calls; /* cgid of agentcgroup/calls */
-    u64 later[6];
+    u64 root;            /* cgid of agentcgroup/; 0: free */
+    u64 calls;           /* cgid of agentcgroup/calls */
+    u64 calls_stop_at;   /* pages in calls/; 0: no such */
+    u64 shared_stop_at;  /* pages in the shared budget; 0: no such */
+    u32 level;           /* of agentcgroup/ in the hierarchy */
+    u32 shared_level;    /* of the shared budget; 0: none */
+    u64 later[3];
     u64 window; /* the second in which `events` were sent */
     u64 events;
     u64 dropped;
     u64 ended;   /* calls */
     u64 escaped; /* processes */
-    u64 more[3];
+    u64 charges; /* of memory, in batches of some 64 pages a CPU */
+    u64 crossed; /* how many found more than stop_at in use */
+    u64 told_ns; /* when that was last told */
 };
 
 struct home {
@@ -50,6 +63,8 @@ struct usage {
 enum event_type {
     CALL_ENDED = 1,
     ESCAPED = 2,
+    CALLS_CROSSED = 3,
+    SHARED_CROSSED = 4,
 };
 
 struct event {
@@ -57,8 +72,8 @@ struct event {
     u64 root;
     u64 cgid; /* the call's, or where an escape went */
     u32 type;
-    u32 pid; /* of an escape */
-    u64 peak_bytes;
+    u32 pid;          /* of an escape or a crossing */
+    u64 memory_bytes; /* the call's peak; or what was in use in the budget */
     struct usage usage;
     char comm[16];
 };
@@ -95,6 +110,14 @@ struct {
     __type(key, u64);
     __type(value, struct usage);
 } calls SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, MAX_CALLS);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, u64);
+    __type(value, u64);
+} refused SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);

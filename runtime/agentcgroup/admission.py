@@ -35,6 +35,11 @@ class Grant:
     cpu_weight: int | None = None
     cpu: float | None = None
 
+    @property
+    def declared(self) -> int:
+        """What the call was said to need; 0 where nobody said."""
+        return 0 if self.source == "default" else self.memory
+
     def writes(self) -> tuple[tuple[str, str], ...]:
         """The grant as cgroup files and values."""
         return (

@@ -12,7 +12,7 @@ from agentcgroup.cgroup import Cgroup, pressure_total
 from agentcgroup.commandline import Command
 from agentcgroup.enforce import Strain
 from agentcgroup.hint import Hint
-from agentcgroup.outcome import Ended, Neighbour, OrphanAction, Outcome
+from agentcgroup.outcome import Ended, Neighbour, OrphanAction, Outcome, Step
 from agentcgroup.peer import Peer, read_proc, write_proc
 from agentcgroup.pool import Slot
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OOM_SCORE = 500
 NAMED = 16  # orphans of which the name is recorded
 NEIGHBOURS = 8  # recorded at most
+STEPS = 8  # holds, releases and ends recorded, from the first and from the latest
 
 
 class Call:
@@ -73,6 +74,7 @@ class Call:
         self.used: Event | None = None
         self.timers: list[Timer] = []
         self.others: dict[int, Neighbour] = {}
+        self.steps: list[Step] = []
         self.oom_victims: list[str] = []
 
     @property
@@ -89,6 +91,17 @@ class Call:
     def held_s(self) -> float:
         """Seconds frozen so far."""
         return self.held_total + (time.monotonic() - self.held_since if self.held_since is not None else 0.0)
+
+    @property
+    def enforced(self) -> bool:
+        """Whether it can be made to give way."""
+        return not self.relocated and self.container.policy.mode == "enforce"
+
+    def note(self, step: Step) -> None:
+        """What is done to it, for the record; the first and the latest STEPS."""
+        if len(self.steps) == 2 * STEPS:
+            del self.steps[STEPS]
+        self.steps.append(step)
 
     def row(self) -> dict[str, object]:
         """The call as a row for `agentcgroup calls`."""
@@ -239,7 +252,7 @@ class Call:
             started=self.started,
             duration_s=(self.shell_ended or time.monotonic()) - self.began,
             status=self.status,
-            peak_bytes=max(self.last_peak, seen.memory_seen, used.peak_bytes if used else 0),
+            peak_bytes=max(self.last_peak, seen.memory_seen, used.memory_bytes if used else 0),
             limit_bytes=self.grant.memory,
             limit_source=self.grant.source,
             container_limit_bytes=self.container.limits.calls_max,
@@ -265,6 +278,7 @@ class Call:
             orphans=self.orphans,
             orphan_names=tuple(self.orphan_names),
             orphan_action=self.orphan_action,
+            steps=tuple(self.steps),
             others=tuple(self.others[number] for number in sorted(self.others)),
             hint=self.hint,
             clamps=self.grant.clamps,

@@ -144,6 +144,10 @@ class Cgroup:
             yield Cgroup(path)
             path = path.parent
 
+    def level(self, top: Path) -> int:
+        """How deep it is in the hierarchy; the root of all, at the mount point `top`, is 0."""
+        return sum(1 for _ in self.parents(top))
+
     def memory_limit(self, top: Path) -> int | None:
         """The lowest memory.max of this cgroup and its ancestors in bytes; None: unlimited."""
         limits = [limit for c in self.parents(top) if (limit := c.number("memory.max")) is not None]

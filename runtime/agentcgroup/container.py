@@ -27,6 +27,7 @@ from agentcgroup.record import Record
 from agentcgroup.request import Request
 
 if TYPE_CHECKING:
+    from agentcgroup.budget import Budget
     from agentcgroup.governor import Governor
     from agentcgroup.worker import Worker
 
@@ -63,6 +64,7 @@ class Container:
         self.complained = float("-inf")
         self.closed = False
         self.watch = Watch(self)
+        self.budgets: dict[str, Budget] = {}
         self._end_fd = -1
         self._lost_timer: Timer | None = None
         fifo = None if record.cooperative else self.run_dir / "tickets"
@@ -136,6 +138,12 @@ class Container:
                 self.slowly(lambda value=value: group.try_write("memory.max", value), lambda _: None)  # type: ignore[misc]
             else:
                 group.try_write(name, value)
+
+    @property
+    def reserve(self) -> int:
+        """Bytes that containers of a lower priority leave free for this one while it works."""
+        reserve = self.policy.memory.reserve
+        return 0 if reserve is None else reserve.of(self.limits.total)
 
     @property
     def crowded(self) -> bool:

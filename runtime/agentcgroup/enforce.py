@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentcgroup import ladder, subtree
 from agentcgroup.admission import PRIORITIES
+from agentcgroup.budget import give_way
 from agentcgroup.cgroup import Cgroup, pressure_total
 
 if TYPE_CHECKING:
@@ -127,7 +128,12 @@ class Strain:
         self.burst = (gained, elapsed)
         return gained < 16
 
-    def standing(self, call: Call, now: float, level: str) -> ladder.Standing:
+    @property
+    def at_work(self) -> bool:
+        """Whether it has charged memory, run or stood still lately."""
+        return self.idle < IDLE_AFTER
+
+    def standing(self, call: Call, now: float, level: str, reserved: bool = False) -> ladder.Standing:
         """The call as the ladder sees it that decides for the limit of the cgroup `level`."""
         policy = call.container.policy.call
         return ladder.Standing(
@@ -136,7 +142,8 @@ class Strain:
             rungs=policy.on_pressure,
             waited=self.waited.get(level, 0.0),
             stalled=self.stalled and self.level == level,
-            idle=self.idle >= IDLE_AFTER,
+            idle=not self.at_work,
+            reserved=reserved,
             held=call.held_since is not None,
             spared=now < call.spared_until,
             ending=call.ended is not None,
@@ -208,18 +215,14 @@ class Watch:
         """
         holding = {call.held_at for call in calls if call.held_since is not None}
         for level in sorted(holding | {call.strain.level for call in calls if call.strain.stalled}):
-            sharing = [call for call in self._peers(level) if call.container.policy.mode == "enforce"]
-            for index, step in ladder.decide([call.strain.standing(call, now, level) for call in sharing]):
-                _carry_out(sharing[index], step, level)
-                if step == "end":  # a throttled task may sleep on for 2 s: the others' time begins anew
-                    for call in sharing:
-                        call.strain.waited.pop(level, None)
+            sharing = [call for call in self._peers(level) if call.enforced]
+            give_way(level, sharing, now, self._container.budgets.get(level))
 
     def _peers(self, level: str) -> list[Call]:
         """The calls at and below a cgroup."""
         container = self._container
         containers = [container] if _within(level, container.tree) else container.governor.containers.values()
-        found = (call for one in containers for call in one.calls.values() if not call.relocated)
+        found = (call for one in containers for call in one.calls.values())
         return [call for call in found if f"{call.cgroup.path}/".startswith(f"{level}/")]
 
     def _needs_room(self, call: Call, now: float) -> bool:
@@ -234,17 +237,6 @@ class Watch:
             container = self._container
             policy, limits, tree = container.policy, container.limits, container.tree
             container.slowly(lambda: subtree.soften(policy, limits, tree, lift), lambda _: None)
-
-
-def _carry_out(call: Call, step: ladder.Step, level: str) -> None:
-    if step == "release":
-        call.release()
-    elif step == "hold":
-        call.hold(level)
-        call.container.watch.arm()
-    else:
-        call.note_neighbours()
-        call.terminate("stall")
 
 
 def _full(group: Cgroup) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from agentcgroup import advice
 from agentcgroup.hint import clean
-from agentcgroup.outcome import Clamp, Outcome, exit_code, to_json
+from agentcgroup.outcome import Clamp, Outcome, Step, exit_code, to_json
 from agentcgroup.units import format_bytes, format_seconds
 
 PREFIX = "[agentcgroup] "
@@ -186,16 +186,25 @@ def _orphans(outcome: Outcome) -> _Message:
 
 
 def _slowed(outcome: Outcome, slowed: float, max_hint: int) -> _Message:
-    parts = [
-        f"{format_seconds(seconds)} {what}"
-        for seconds, what in ((outcome.throttled_s, "waiting for memory"), (outcome.held_s, "held for other calls"))
-        if seconds >= 0.001
-    ]
+    hold = next((step for step in outcome.steps if step.step == "hold" and step.limit), None)
+    whom = "other calls" if hold is None or hold.inside else "other containers"
+    waits = ((outcome.throttled_s, "waiting for memory"), (outcome.held_s, f"held for {whom}"))
+    parts = [f"{format_seconds(seconds)} {what}" for seconds, what in waits if seconds >= 0.001]
     whole = f"{format_seconds(slowed)} of {format_seconds(outcome.duration_s)}"
     fact = f"{_call(outcome)} was slowed for {whole}: {', '.join(parts)}. {_figures(outcome)}"
+    if hold is not None and not hold.inside:
+        return _Message((fact, _short(hold)), "use less at a time: fewer workers, smaller parts.")
+    if hold is not None:
+        return _Message((fact, _short(hold)), "run heavy commands one after another.")
     if outcome.held_s > outcome.throttled_s or not _own_limit(outcome):
         return _Message((fact,), "run heavy commands one after another.")
     return _Message((fact,), advice.more(outcome, max_hint))
+
+
+def _short(hold: Step) -> str:
+    where = "the calls of this container" if hold.inside else f"the containers of {_name(hold.budget)}"
+    text = f"When it was held {where} had {format_bytes(hold.used or 0)} of {format_bytes(hold.limit or 0)} in use"
+    return f"{text}, and {format_bytes(hold.claimed)} more was promised." if hold.claimed else f"{text}."
 
 
 def _hints(outcome: Outcome) -> Iterator[_Message]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentcgroup import conmon, feedback, journal, observe, subtree
 from agentcgroup import record as records
-from agentcgroup.bpf.model import ESCAPED, Event
+from agentcgroup.bpf.model import CALLS_CROSSED, ESCAPED, SHARED_CROSSED, Event
+from agentcgroup.budget import Budgets
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.config import Config
@@ -56,11 +57,13 @@ class Governor:
         self.run_dir = run_dir
         self.top = top
         self.containers: dict[str, Container] = {}
+        self._by_cgid: dict[int, Container] = {}
         self.reaper = Reaper()
         self.worker = Worker(loop)
         self.mover = Worker(loop)
         self.oom = OomLog()
         self.kernel: Kernel | None = None
+        self.budgets: Budgets | None = None
         self._filling: set[str] = set()
 
     # --- containers -------------------------------------------------------------------------------------------
@@ -85,6 +88,7 @@ class Governor:
             raise UserError(f"{record.tree} does not exist: the hook has not made the subtree")
         record.policy, record.registered, record.called = policy.name, True, conmon.container_name(record.pid)
         container = self.containers[container_id] = Container(self, record, policy, self.top)
+        self._by_cgid[container.cgid] = container
         try:
             return self._govern(container)
         except BaseException:
@@ -98,8 +102,9 @@ class Governor:
         if container.record.cooperative:
             notes.append(f"limits are cooperative here: {', '.join(container.record.cooperative)}")
         try:
-            if self.kernel is not None:
-                self.kernel.register(container.tree)
+            if self.kernel is not None and self.budgets is not None:
+                self.kernel.register(container.tree, self.top)
+                self.budgets.join(container)
         except OSError as error:
             notes.append(f"calls are accounted for by cgroup files alone: {error.strerror}")
         self._save(container)
@@ -118,7 +123,9 @@ class Governor:
         container = self.containers.pop(container_id, None)
         if container is not None:
             container.close()
-            if self.kernel is not None:
+            self._by_cgid.pop(container.cgid, None)
+            if self.kernel is not None and self.budgets is not None:
+                self.budgets.leave(container)
                 self.kernel.forget(container.cgid)
 
     def ended(self, container_id: str) -> None:
@@ -219,13 +226,16 @@ class Governor:
 
     def know(self, kernel: Kernel) -> None:
         """Have the kernel account for all containers from now on."""
-        self.kernel = kernel
+        self.kernel, self.budgets = kernel, Budgets(kernel, self.loop)
         self.loop.add(kernel.fd, select.EPOLLIN, lambda _e: kernel.read())
 
     def kernel_event(self, event: Event) -> None:
-        """A call has ended, or a process has left its container's subtree."""
-        container = next((one for one in self.containers.values() if one.cgid == event.root), None)
+        """A call has ended, a process has left its container's subtree, or memory is short."""
+        container = self._by_cgid.get(event.root)
         if container is None:
+            return
+        if event.type in (CALLS_CROSSED, SHARED_CROSSED) and self.budgets is not None:
+            self.budgets.crossed(container, inside=event.type == CALLS_CROSSED)
             return
         if event.type == ESCAPED:
             comm = event.comm.decode(errors="replace")
@@ -246,6 +256,8 @@ class Governor:
             left = max(0.0, call.began + call.grant.time - time.monotonic())
             call.timers.append(self.loop.after(left, lambda: call.terminate("time")))
         container.watch.arm()
+        if self.budgets is not None:
+            self.budgets.changed(call)
 
     def freshen(self, container: Container) -> None:
         """Have the limits above the container read again, if they were not just now."""
@@ -355,6 +367,8 @@ class Governor:
             self._tell_journal(outcome)
         container.hang_up(call)
         container.discard(call.slot)
+        if self.budgets is not None:
+            self.budgets.changed(call)
 
     def _publish(self, call: Call, outcome: Outcome, lines: list[str]) -> None:
         """The JSON twin of what the agent was told, beside the socket; the newest FEEDBACK_KEPT stay."""

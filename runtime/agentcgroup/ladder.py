@@ -1,9 +1,13 @@
-"""Who gives way when calls wait for memory: who is held, let go on, or ended (design: section 6). Pure decisions.
+"""Who gives way when calls share too little memory: who is held, let go on, or ended (design: section 6). Pure
+decisions.
 
 The kernel throttles at memory.high and reclaims at memory.max by itself, without an end: where nothing can be
 reclaimed, calls have stood still there for hours (oh-my-pi#12769, kubernetes/enhancements#4243). So the largest call
 of the lowest priority is held, that the others may finish; it goes on when they have, or when none of them is at work
 (they may wait for a lock that it has); and when one has waited for the stall deadline, the largest is ended.
+
+Where the kernel tells when a budget becomes short (bpf/memwatch.bpf.c) nobody needs to stall before: all are held but
+those for whom there is room beside what higher priorities may still claim of their reserves, and the first of the rest.
 """
 
 from __future__ import annotations
@@ -18,14 +22,35 @@ Step = Literal["release", "hold", "end"]
 
 #: The share of its stall deadline that a call waits before another is held.
 HOLD_AFTER = 0.1
+#: Who is held goes on when there is room for so many margins; one margin less, and he is held.
+MARGINS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A budget, in bytes. `claims`: for each priority, the highest first, what is left of its reserves."""
+
+    used: int
+    limit: int
+    margin: int
+    claims: tuple[int, ...] = (0, 0, 0)
+
+    def claimed(self, priority: int) -> int:
+        """What those of higher priorities may still take."""
+        return sum(self.claims[:priority])
+
+    def short(self, priority: int, margins: int = 1) -> bool:
+        """Whether one of that priority is to take no more."""
+        return self.used + self.claimed(priority) + margins * self.margin > self.limit
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One call of those that a limit makes wait, or that share it. Seconds.
 
-    burden: the greatest gives way first. waited: slowed and held in this episode. stalled: no progress since the last
-    look. idle: neither charging nor running for a while. spared: handling a signal. ending: told to end.
+    burden: the priority, 0 the highest, and the size; the greatest gives way first. waited: slowed and held in this
+    episode. stalled: no progress since the last look. idle: neither charging nor running for a while. reserved: uses
+    no more than what it was promised. spared: handling a signal. ending: told to end.
     """
 
     burden: tuple[int, int]
@@ -34,6 +59,7 @@ class Standing:
     waited: float = 0.0
     stalled: bool = False
     idle: bool = False
+    reserved: bool = False
     held: bool = False
     spared: bool = False
     ending: bool = False
@@ -43,17 +69,43 @@ class Standing:
         """Whether it has waited as long as it may."""
         return self.waited >= self.deadline
 
+    @property
+    def can_be_held(self) -> bool:
+        """Whether it may be stopped for a while."""
+        return "hold" in self.rungs and not (self.held or self.ending or self.spared or self.late)
 
-def decide(calls: Sequence[Standing]) -> list[tuple[int, Step]]:
-    """What to do now, by index: any number of releases, and one hold or one end at most."""
+
+def decide(calls: Sequence[Standing], room: Room | None = None) -> list[tuple[int, Step]]:
+    """What to do now, by index: any number of releases and holds, and one end at most. Without `room` only calls that
+    stand still count.
+    """
     running = [n for n, call in enumerate(calls) if not call.held and not call.ending]
-    at_work = any(not calls[n].idle for n in running)
-    steps: list[tuple[int, Step]] = [
-        (n, "release") for n, call in enumerate(calls) if call.held and (call.late or not at_work)
-    ]
+    steps: list[tuple[int, Step]] = [(n, "release") for n in _released(calls, running, room)]
+    if room is not None:
+        steps += [(n, "hold") for n in _crowded_out(calls, running, room)]
     if not any(call.ending for call in calls):  # else wait for what that one gives back
-        steps += _give_way(calls, running)
+        taken = {n for n, _ in steps}
+        steps += [(n, step) for n, step in _give_way(calls, running) if step == "end" or n not in taken]
     return steps
+
+
+def _released(calls: Sequence[Standing], running: list[int], room: Room | None) -> list[int]:
+    """Who has waited long enough or has room; or the first of all, where nobody else is at work."""
+    held = [n for n, call in enumerate(calls) if call.held]
+    free = [n for n in held if calls[n].late or (room and not room.short(calls[n].burden[0], MARGINS))]
+    if free or not held or any(not calls[n].idle for n in running):
+        return free
+    return [min(held, key=lambda n: calls[n].burden)]
+
+
+def _crowded_out(calls: Sequence[Standing], running: list[int], room: Room) -> Iterator[int]:
+    """Who is to take no more while somebody before him is at work."""
+    first = min((calls[n].burden for n in running if not calls[n].idle), default=None)
+    for n in running:
+        call = calls[n]
+        last = first is not None and call.burden > first and room.short(call.burden[0])
+        if last and call.can_be_held and not call.reserved:
+            yield n
 
 
 def _give_way(calls: Sequence[Standing], running: list[int]) -> Iterator[tuple[int, Step]]:
@@ -63,7 +115,7 @@ def _give_way(calls: Sequence[Standing], running: list[int]) -> Iterator[tuple[i
         if last:
             yield max(last, key=lambda n: calls[n].burden), "end"
     elif any(call.waited >= call.deadline * HOLD_AFTER for call in stalled):
-        able = [n for n in running if "hold" in calls[n].rungs and not calls[n].spared and not calls[n].late]
+        able = [n for n in running if calls[n].can_be_held]
         largest = max(able, key=lambda n: calls[n].burden, default=None)
         if any(n != largest and not calls[n].idle for n in running) and largest is not None:
             yield largest, "hold"

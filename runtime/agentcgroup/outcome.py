@@ -33,6 +33,26 @@ class Neighbour:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Step:
+    """What was done because memory was short: `hold`, `release`, `end`, and when (seconds of the call). budget: the
+    slice, or "" for the calls of the container; used, limit, claimed: its bytes in use, its most, and what of it higher
+    priorities were promised. None where the call itself or others had come to a limit.
+    """
+
+    step: str
+    at_s: float
+    budget: str = ""
+    used: int | None = None
+    limit: int | None = None
+    claimed: int | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Whether it was for other calls of the same container."""
+        return not self.budget
+
+
 @dataclass
 class Outcome:
     """A finished call. Times in seconds, memory in bytes; None is unknown or no limit, 0 is a measured zero.
@@ -77,6 +97,7 @@ class Outcome:
     ended: Ended | None = None
     time_limit_s: float | None = None
     stall_deadline_s: float | None = None
+    steps: tuple[Step, ...] = ()
     orphans: int = 0
     orphan_names: tuple[str, ...] = ()
     orphan_action: OrphanAction | None = None
@@ -139,6 +160,6 @@ def _plain(value: Any) -> Any:
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, Clamp | Neighbour):
+    if isinstance(value, Clamp | Neighbour | Step):
         value = vars(value)
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -9,7 +9,7 @@ import pytest
 from agentcgroup import feedback
 from agentcgroup.commandline import analyse
 from agentcgroup.hint import parse
-from agentcgroup.outcome import Clamp, Neighbour, Outcome
+from agentcgroup.outcome import Clamp, Neighbour, Outcome, Step
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "feedback.md"
 MIB, GIB = 1024**2, 1024**3
@@ -233,6 +233,24 @@ TABLE = [
         (
             "Call 7 was slowed for 300 ms of 60 s: 300 ms waiting for memory. Peak 100 MiB, limit 512 MiB (default)."
             " Next: run heavy commands one after another.",
+        ),
+    ),
+    (
+        "held before its container's calls ran out of memory",
+        outcome(held_s=3.0, steps=(Step("hold", 1.5, "", 940 * MIB, 1000 * MIB, 0), Step("release", 4.5))),
+        (
+            "Call 7 was slowed for 3 s of 60 s: 3 s held for other calls. Peak 100 MiB, limit 512 MiB (default).",
+            "When it was held the calls of this container had 940 MiB of 1000 MiB in use."
+            " Next: run heavy commands one after another.",
+        ),
+    ),
+    (
+        "held before its slice ran out of memory",
+        outcome(held_s=3.0, steps=(Step("hold", 1.5, "agentcgroup.slice", 940 * MIB, 1000 * MIB, 64 * MIB),)),
+        (
+            "Call 7 was slowed for 3 s of 60 s: 3 s held for other containers. Peak 100 MiB, limit 512 MiB (default).",
+            "When it was held the containers of agentcgroup.slice had 940 MiB of 1000 MiB in use, and 64 MiB more was"
+            " promised. Next: use less at a time: fewer workers, smaller parts.",
         ),
     ),
     ("slowed too little to tell", outcome(throttled_s=0.2), ()),

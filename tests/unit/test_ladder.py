@@ -1,6 +1,8 @@
 """Who is held, let go on or ended, by what is known of the calls."""
 
-from agentcgroup.ladder import Standing, decide
+import hypothesis.strategies as st
+from agentcgroup.ladder import Room, Standing, decide
+from hypothesis import given
 
 RUNGS = ("throttle", "hold", "end")
 
@@ -57,3 +59,66 @@ def test_a_late_call_that_gets_on_is_left_alone() -> None:
 def test_rungs_that_the_policy_leaves_out_are_not_taken() -> None:
     assert decide([call(50, 3, stalled=True), call(100, rungs=("throttle", "end"))]) == [(0, "hold")]
     assert decide([call(50, 30, stalled=True, rungs=()), call(100, rungs=("throttle",))]) == []
+
+
+# --- a budget that becomes short --------------------------------------------------------------------------------------
+
+SHORT, FREE = Room(950, 1000, 60), Room(800, 1000, 60)
+
+
+def test_with_room_for_all_nobody_is_held() -> None:
+    assert decide([call(400), call(300, priority=2)], FREE) == []
+
+
+def test_all_but_the_first_are_held_before_it_is_used_up() -> None:
+    assert decide([call(400), call(300), call(100, priority=2)], SHORT) == [(0, "hold"), (2, "hold")]
+
+
+def test_who_is_alone_or_waits_for_the_idle_goes_on() -> None:
+    assert decide([call(900)], SHORT) == []
+    assert decide([call(500), call(400, idle=True)], SHORT) == []
+
+
+def test_what_a_higher_priority_was_promised_is_not_there_for_a_lower_one() -> None:
+    """The prototype's case: 421 of 1100 promised to one, two others grow."""
+    room = Room(used=700, limit=1100, margin=68, claims=(340, 0, 0))
+    fleet = [call(80, priority=0), call(310, priority=2), call(300, priority=2)]
+    assert decide(fleet, room) == [(1, "hold"), (2, "hold")]
+    assert decide(fleet, Room(used=600, limit=1100, margin=68, claims=(340, 0, 0))) == []
+    assert decide([fleet[0], call(310, priority=1), fleet[2]], Room(700, 1100, 68, (0, 340, 0))) == [(2, "hold")]
+
+
+def test_who_uses_no_more_than_it_was_promised_goes_on() -> None:
+    assert decide([call(400, priority=0), call(300, reserved=True)], SHORT) == []
+
+
+def test_who_may_not_be_held_is_not() -> None:
+    others = [call(1, waited=30), call(2, spared=True), call(3, rungs=("end",)), call(4, ending=True)]
+    assert decide([call(0, priority=0), *others], SHORT) == []
+
+
+def test_a_held_call_goes_on_once_there_is_more_room_than_it_took_to_hold_it() -> None:
+    held = call(300, priority=2, held=True)
+    assert decide([call(100), held], Room(900, 1000, 60)) == []
+    assert decide([call(100), held], Room(880, 1000, 60)) == [(1, "release")]
+    assert decide([call(100), held], Room(800, 1000, 60, (0, 90, 0))) == []
+
+
+def test_where_nobody_else_works_the_first_of_the_held_goes_on_and_the_others_wait_for_it() -> None:
+    held = [call(300, priority=2, held=True), call(200, priority=2, held=True), call(50, held=True)]
+    assert decide([*held, call(10, idle=True)], SHORT) == [(2, "release")]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 500), st.booleans(), st.booleans()), min_size=1),
+    limit=st.integers(1, 3000),
+    claims=st.tuples(*[st.integers(0, 300)] * 3),
+)
+def test_whatever_is_there_somebody_can_go_on(
+    sizes: list[tuple[int, int, bool, bool]], limit: int, claims: tuple[int, int, int]
+) -> None:
+    calls = [call(size, priority=priority, held=held, idle=idle) for priority, size, held, idle in sizes]
+    steps = decide(calls, Room(sum(one.burden[1] for one in calls), limit, limit // 16, claims))
+    assert len({n for n, _ in steps}) == len(steps)
+    held = {n for n, one in enumerate(calls) if one.held} | {n for n, step in steps if step == "hold"}
+    assert held - {n for n, step in steps if step == "release"} != set(range(len(calls)))

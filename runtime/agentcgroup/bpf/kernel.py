@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentcgroup.bpf.libbpf import SAMPLE, Libbpf
 from agentcgroup.bpf.loader import PINS
-from agentcgroup.bpf.model import MAX_ROOTS, Event, Home, Slot
+from agentcgroup.bpf.model import MAX_ROOTS, PAGE_BYTES, Event, Home, Slot
 from agentcgroup.cgroup import Cgroup
 
 #: enum bpf_attach_type (include/uapi/linux/bpf.h).
@@ -36,30 +36,44 @@ class Kernel:
         )
         self._memory = mmap.mmap(self._slots, ctypes.sizeof(Slot) * MAX_ROOTS)
         self._table = (Slot * MAX_ROOTS).from_buffer(self._memory)
+        self._known = {slot.root: index for index, slot in enumerate(self._table) if slot.root}
+        self._free = [index for index, slot in enumerate(self._table) if not slot.root]
         self._sample = SAMPLE(self._take)
         self._ring = lib.call("ring_buffer__new", self._events, self._sample, None, None)
         self.fd: int = lib.ring_buffer__epoll_fd(self._ring)
         self._programs = {name: self._pinned(f"program_{name}") for name in _DIRECTIONS if self._has(name)}
 
-    def register(self, tree: Cgroup) -> None:
+    def register(self, tree: Cgroup, top: Path) -> None:
         """Know a container from now on, and every process in it. Raises OSError, ENOSPC when there is no room."""
         root, calls = os.stat(tree.path).st_ino, os.stat(tree.child("calls").path).st_ino
-        index = self._find(root)
+        index = self._known.get(root)
         if index is None:
-            index = self._find(0)
-            if index is None:
+            if not self._free:
                 raise OSError(errno.ENOSPC, f"{MAX_ROOTS} containers are known")
+            index = self._known[root] = self._free.pop()
             slot = self._table[index]
             ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(Slot))
+            slot.level = tree.level(top)
             slot.calls, slot.root = calls, root
             self._update(self._roots, ctypes.c_uint64(root), ctypes.c_uint32(index))
         self._attach(tree, root)
         self._settle(tree, Home(root, index))
 
+    def watch(self, root: int, stop_at: int, level: int) -> None:
+        """Tell of charges by a container once more bytes are in use in the cgroup above it of that level in the
+        hierarchy, or for 0 in its calls/. A `stop_at` of 0 ends that.
+        """
+        slot, pages = self.slot(root), -(-stop_at // PAGE_BYTES)
+        if slot is not None and level:
+            slot.shared_level, slot.shared_stop_at = level, pages
+        elif slot is not None:
+            slot.calls_stop_at = pages
+
     def forget(self, root: int) -> None:
         """A container has ended."""
-        index = self._find(root)
+        index = self._known.pop(root, None)
         if index is not None:
+            self._free.append(index)
             key = ctypes.c_uint64(root)
             self._lib.bpf_map_delete_elem(self._roots, ctypes.byref(key))
             self._table[index].root = 0
@@ -68,13 +82,12 @@ class Kernel:
 
     def keep(self, roots: set[int]) -> None:
         """Forget all containers but these."""
-        for slot in self._table:
-            if slot.root and slot.root not in roots:
-                self.forget(slot.root)
+        for root in set(self._known) - roots:
+            self.forget(root)
 
     def slot(self, root: int) -> Slot | None:
         """The counters of a container."""
-        index = self._find(root)
+        index = self._known.get(root)
         return None if index is None else self._table[index]
 
     def read(self) -> None:
@@ -94,9 +107,6 @@ class Kernel:
 
     def _has(self, program: str) -> bool:
         return (self._pins / f"program_{program}").exists()
-
-    def _find(self, root: int) -> int | None:
-        return next((index for index, slot in enumerate(self._table) if slot.root == root), None)
 
     def _update(self, fd: int, key: ctypes._SimpleCData[int], value: object) -> None:
         self._lib.call("bpf_map_update_elem", fd, ctypes.byref(key), ctypes.byref(value), 0)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from agentcgroup.bpf.libbpf import Libbpf
 from agentcgroup.errors import UserError
 
 PINS = Path("/sys/fs/bpf/agentcgroup")
-OBJECTS = ("account",)
+OBJECTS = ("account", "memwatch", "enomem")
 #: What the kernel's BTF calls the target of a program, and of what kind that is (include/uapi/linux/btf.h).
 _TARGETS = {"tp_btf": ("btf_trace_{}", 8), "fentry": ("{}", 12), "fexit": ("{}", 12), "fmod_ret": ("{}", 12)}
 _PER_CONTAINER = "cgroup_skb"

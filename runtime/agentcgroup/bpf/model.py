@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 
 MAX_ROOTS = 1024
-CALL_ENDED, ESCAPED = 1, 2
-_U64 = ctypes.c_uint64
+CALL_ENDED, ESCAPED, CALLS_CROSSED, SHARED_CROSSED = 1, 2, 3, 4
+PAGE_BYTES = 4096
+_U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
 class Slot(ctypes.Structure):
-    """A container. The daemon writes the first two."""
+    """A container. The daemon writes what is before `window`."""
 
     _fields_ = (
-        ("root", _U64), ("calls", _U64), ("later", _U64 * 6), ("window", _U64), ("events", _U64), ("dropped", _U64),
-        ("ended", _U64), ("escaped", _U64), ("more", _U64 * 3),
+        ("root", _U64), ("calls", _U64), ("calls_stop_at", _U64), ("shared_stop_at", _U64), ("level", _U32),
+        ("shared_level", _U32), ("later", _U64 * 3), ("window", _U64), ("events", _U64), ("dropped", _U64),
+        ("ended", _U64), ("escaped", _U64), ("charges", _U64), ("crossed", _U64), ("told_ns", _U64),
     )  # fmt: skip
 
 
@@ -37,6 +39,6 @@ class Event(ctypes.Structure):
     """What the ring buffer brings."""
 
     _fields_ = (
-        ("time_ns", _U64), ("root", _U64), ("cgid", _U64), ("type", ctypes.c_uint32), ("pid", ctypes.c_uint32),
-        ("peak_bytes", _U64), ("usage", Usage), ("comm", ctypes.c_char * 16),
+        ("time_ns", _U64), ("root", _U64), ("cgid", _U64), ("type", _U32), ("pid", _U32),
+        ("memory_bytes", _U64), ("usage", Usage), ("comm", ctypes.c_char * 16),
     )  # fmt: skip

@@ -91,7 +91,7 @@ _SIZE_OR_ZERO = or_none(partial(read_size, least=0))
 _COUNT = or_none(int)
 
 #: Read and checked, and nothing acts on them yet.
-WITHOUT_EFFECT = ("memory.reserve", "network.egress", "network.ingress", "tenant")
+WITHOUT_EFFECT = ("network.egress", "network.ingress", "tenant")
 
 FIELDS: dict[str, Field] = {
     "description": Field(str, single=False),

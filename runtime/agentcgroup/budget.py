@@ -1,0 +1,207 @@
+"""Limits that several calls share, and who gives way at one (design: sections 6 and 8).
+
+Two kinds are watched in the kernel, so that somebody is held before memory runs out: calls/ of each container, between
+its calls, and the lowest limited cgroup above containers (agentcgroup.slice where it was given a MemoryMax), between
+theirs. bpf/memwatch.bpf.c tells who charges while more than `stop_at` is in use; that is set here, so high that a calm
+fleet is silent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentcgroup import ladder
+from agentcgroup.admission import PRIORITIES
+from agentcgroup.cgroup import Cgroup
+from agentcgroup.outcome import Step
+
+if TYPE_CHECKING:
+    from agentcgroup.bpf.kernel import Kernel
+    from agentcgroup.call import Call
+    from agentcgroup.container import Container
+    from agentcgroup.loop import Loop
+
+#: What is kept free, as a share of the limit and at most (bytes): room for what is charged until the daemon has acted.
+MARGIN_SHARE = 1 / 16
+MARGIN_MOST = 1 << 30
+#: Who may go on in a short budget is looked at again when such a share of the margin more is in use.
+STRIDE = 1 / 8
+#: Seconds between decisions for one budget, and the most of the daemon's time that they take.
+REST = 0.01
+TIME_SHARE = 0.2
+#: A call's figures are read anew for a decision when they are older (seconds).
+STALE = 0.5
+
+
+class Budget:
+    """A cgroup whose limit is shared: by containers, and then `level` is its depth in the hierarchy; or by the calls
+    of one container, and then that is 0.
+    """
+
+    def __init__(self, group: Cgroup, level: int = 0) -> None:
+        self.group = group
+        self.level = level
+        self.containers: dict[str, Container] = {}
+        self.raised = False
+        self._not_before = 0.0
+        self._waiting = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether calls of one container share it."""
+        return self.level == 0
+
+    @property
+    def name(self) -> str:
+        """What records and messages call it: the slice, or "" for a container's own."""
+        return "" if self.inside else self.group.path.rpartition("/")[2]
+
+    def room(self) -> ladder.Room | None:
+        """How full it is; None without a limit."""
+        used, limit = self.group.number("memory.current"), self._limit()
+        if used is None or limit is None:
+            return None
+        claims = [0] * len(PRIORITIES)
+        for priority, claim in self._claims():
+            claims[priority] += max(claim, 0)
+        return ladder.Room(used, limit, int(min(limit * MARGIN_SHARE, MARGIN_MOST)), tuple(claims))
+
+    def _limit(self) -> int | None:
+        limits = [limit for name in ("memory.max", "memory.high") if (limit := self.group.number(name)) is not None]
+        return self.group.number("memory.max") if self.inside else min(limits, default=None)
+
+    def _claims(self) -> Iterator[tuple[int, int]]:
+        """Priority, and what is left of its reserve, of each who is at work."""
+        for container in self.containers.values():
+            at_work = [call for call in container.calls.values() if call.strain.at_work]
+            if self.inside:
+                for call in at_work:
+                    if call.grant.declared:
+                        used = call.cgroup.number("memory.current") or 0
+                        yield PRIORITIES.index(call.grant.priority), call.grant.declared - used
+            elif at_work and container.reserve:
+                used = container.tree.number("memory.current") or 0
+                yield PRIORITIES.index(container.policy.priority), container.reserve - used
+
+    def reserved(self, call: Call) -> bool:
+        """Whether the call, or its container, is within what it was promised."""
+        if self.inside:
+            return call.strain.memory_seen < call.grant.declared
+        reserve = call.container.reserve
+        return reserve > 0 and (call.container.tree.number("memory.current") or 0) < reserve
+
+    def crossed(self, loop: Loop, kernel: Kernel) -> None:
+        """The kernel says that more is in use than `stop_at`."""
+        if self._waiting:
+            return
+        self._waiting = True
+        loop.after(max(0.0, self._not_before - time.monotonic()), lambda: self._look(kernel))
+
+    def _look(self, kernel: Kernel) -> None:
+        self._waiting = False
+        began = time.monotonic()
+        calls = [call for one in self.containers.values() for call in one.calls.values() if call.enforced]
+        for call in calls:
+            if began - call.strain.looked > STALE:
+                call.strain.look(call, began)
+        give_way(self.group.path, calls, began, self)
+        self.arm(kernel)
+        now = time.monotonic()
+        self._not_before = now + max(REST, (now - began) / TIME_SHARE)
+
+    def arm(self, kernel: Kernel) -> None:
+        """Tell the kernel at what use a container is to be looked at."""
+        room = self.room()
+        self.raised = False
+        for container in self.containers.values():
+            stop = 0
+            if room is not None and container.policy.mode == "enforce":
+                lowest = len(PRIORITIES) - 1
+                priority = lowest if self.inside else PRIORITIES.index(container.policy.priority)
+                base = room.limit - room.margin - room.claimed(priority)
+                stop = max(base, int(room.used + room.margin * STRIDE))
+                self.raised |= stop > base
+            kernel.watch(container.cgid, stop, self.level)
+
+
+class Budgets:
+    """The budgets of all containers that the kernel knows."""
+
+    def __init__(self, kernel: Kernel, loop: Loop) -> None:
+        self._kernel = kernel
+        self._loop = loop
+        self._shared: dict[str, Budget] = {}
+
+    def join(self, container: Container) -> None:
+        """Watch a container's budgets from now on, or those that it has now."""
+        self.leave(container)
+        budgets = [Budget(container.tree.child("calls"))]
+        group = shared(container.base, container.top)
+        if group is not None:
+            budgets.append(self._shared.setdefault(group.path, Budget(group, group.level(container.top))))
+        container.budgets = {budget.group.path: budget for budget in budgets}
+        for budget in budgets:
+            budget.containers[container.record.id] = container
+            budget.arm(self._kernel)
+
+    def leave(self, container: Container) -> None:
+        """The container has ended."""
+        for budget in container.budgets.values():
+            budget.containers.pop(container.record.id, None)
+            if not budget.containers:
+                self._shared.pop(budget.group.path, None)
+        container.budgets = {}
+
+    def crossed(self, container: Container, inside: bool) -> None:
+        """The kernel says that a container charges where little is left."""
+        for budget in container.budgets.values():
+            if budget.inside == inside:
+                budget.crossed(self._loop, self._kernel)
+
+    def changed(self, call: Call) -> None:
+        """A call has begun or ended: claims come and go with it, and what was in use may be free."""
+        for budget in call.container.budgets.values():
+            claims = call.grant.declared if budget.inside else call.container.reserve
+            if claims or budget.raised:
+                budget.arm(self._kernel)
+
+
+def shared(base: Cgroup, top: Path) -> Cgroup | None:
+    """The lowest limited cgroup above a container's own; a scope is one container's (systemd.scope(5))."""
+    above = [group for group in base.parents(top) if group.path != base.path and not group.path.endswith(".scope")]
+    return next((group for group in above if group.number("memory.max") is not None), None)
+
+
+def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -> None:
+    """Decide for the calls that share the limit of the cgroup `level`, and act."""
+    calls = [call for call in calls if call.held_since is None or call.held_at == level]
+    room = budget.room() if budget is not None else None
+    standings = [call.strain.standing(call, now, level, budget is not None and budget.reserved(call)) for call in calls]
+    steps = ladder.decide(standings, room)
+    for index, step in steps:
+        call = calls[index]
+        call.note(Step(step, round(time.monotonic() - call.began, 3), *_figures(call, budget, room)))
+        _carry_out(call, step, level)
+    if any(step == "end" for _, step in steps):
+        for call in calls:  # a throttled task may sleep on for 2 s: the others' time begins anew
+            call.strain.waited.pop(level, None)
+
+
+def _figures(call: Call, budget: Budget | None, room: ladder.Room | None) -> tuple[str, int, int, int] | tuple[()]:
+    if budget is None or room is None:
+        return ()
+    return budget.name, room.used, room.limit, room.claimed(PRIORITIES.index(call.grant.priority))
+
+
+def _carry_out(call: Call, step: ladder.Step, level: str) -> None:
+    if step == "release":
+        call.release()
+    elif step == "hold":
+        call.hold(level)
+        call.container.watch.arm()
+    else:
+        call.note_neighbours()
+        call.terminate("stall")
