@@ -143,7 +143,7 @@ int BPF_PROG(removed, struct cgroup *group)
 {
     u64 id = cgid(group);
     bpf_map_delete_elem(&calls, &id);
-    bpf_map_delete_elem(&refused, &id);
+    bpf_map_delete_elem(&refusals, &id);
     return 0;
 }
 

@@ -13,14 +13,16 @@ SEC("fmod_ret/security_vm_enough_memory_mm")
 int BPF_PROG(enomem, struct mm_struct *mm, u64 pages, int verdict)
 {
     struct task_struct *task = bpf_get_current_task_btf();
+    struct refusal *refusal;
     struct mem_cgroup *memcg;
-    u64 id, *limit;
+    u64 id;
     if (verdict || !bpf_task_storage_get(&home, task, NULL, 0))
         return verdict;
     id = bpf_get_current_cgroup_id();
-    limit = bpf_map_lookup_elem(&refused, &id);
-    memcg = limit ? memcg_of_task(task) : NULL;
-    if (memcg && (BPF_CORE_READ(memcg, memory.usage.counter) + pages) * PAGE_BYTES > *limit)
-        return -ENOMEM;
-    return 0;
+    refusal = bpf_map_lookup_elem(&refusals, &id);
+    memcg = refusal ? memcg_of_task(task) : NULL;
+    if (!memcg || (BPF_CORE_READ(memcg, memory.usage.counter) + pages) * PAGE_BYTES <= refusal->limit_bytes)
+        return 0;
+    __sync_fetch_and_add(&refusal->times, 1);
+    return -ENOMEM;
 }

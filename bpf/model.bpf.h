@@ -7,7 +7,7 @@
  *  slots    index                struct slot   its first half the daemon, its second half BPF; mmap-ed
  *  home     task                 struct home   BPF at fork and attach; the daemon for tasks that were there before
  *  calls    cgid of calls/N      struct usage  BPF: made when a process comes in, gone once the cgroup is empty
- *  refused  cgid of calls/N      bytes         the daemon, for calls that get ENOMEM beyond so much; gone with the call
+ *  refusals cgid of calls/N      struct refusal  the daemon, for calls that get ENOMEM; BPF counts; gone with the call
  *  events   ring buffer          struct event  BPF, on the end of a call, an escape, a crossing; the daemon reads
  *
  * A newer layout only adds fields at the end of a value, or in the place of `later` and `more`, where zero is "none": then
@@ -58,6 +58,11 @@ struct usage {
     u64 processes;
     u64 egress_bytes;
     u64 ingress_bytes;
+};
+
+struct refusal {
+    u64 limit_bytes; /* how far the call may come */
+    u64 times;       /* how often it was told ENOMEM */
 };
 
 enum event_type {
@@ -116,8 +121,8 @@ struct {
     __uint(max_entries, MAX_CALLS);
     __uint(map_flags, BPF_F_NO_PREALLOC);
     __type(key, u64);
-    __type(value, u64);
-} refused SEC(".maps");
+    __type(value, struct refusal);
+} refusals SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);

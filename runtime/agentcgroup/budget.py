@@ -185,7 +185,7 @@ def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -
         call = calls[index]
         call.note(Step(step, round(time.monotonic() - call.began, 3), *_figures(call, budget, room)))
         _carry_out(call, step, level)
-    if any(step == "end" for _, step in steps):
+    if any(step in ("enomem", "end") for _, step in steps):
         for call in calls:  # a throttled task may sleep on for 2 s: the others' time begins anew
             call.strain.waited.pop(level, None)
 
@@ -202,6 +202,10 @@ def _carry_out(call: Call, step: ladder.Step, level: str) -> None:
     elif step == "hold":
         call.hold(level)
         call.container.watch.arm()
+    elif step == "enomem":
+        call.refused = True
+        call.refuse(call.cgroup.number("memory.current") or 0)
+        call.release()
     else:
         call.note_neighbours()
         call.terminate("stall")

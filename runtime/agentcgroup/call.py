@@ -34,8 +34,9 @@ class Call:
     """A call's state. Times ending in `_s` are seconds; `began` is the monotonic clock, `started` the wall clock.
 
     shim_fd: a pidfd of its shim where it was taken in without a word. held_at: the cgroup whose limit it was held for.
-    driver: a program that the agent started without a shell and whose shells share this call. most_together,
-    most_forks: what `observe` saw of all calls' bytes and of processes a second.
+    driver: a program that the agent started without a shell and whose shells share this call. can_be_refused: it gets
+    ENOMEM at its limit; refused: at what it had when the ladder came to that. most_together, most_forks: what `observe`
+    saw of all calls' bytes and of processes a second.
     """
 
     def __init__(self, container: Container, slot: Slot, grant: Grant, command: Command, hint: Hint) -> None:
@@ -75,6 +76,9 @@ class Call:
         self.timers: list[Timer] = []
         self.others: dict[int, Neighbour] = {}
         self.steps: list[Step] = []
+        self.can_be_refused: bool = False
+        self.refused: bool = False
+        self.refusals = 0
         self.oom_victims: list[str] = []
 
     @property
@@ -147,6 +151,12 @@ class Call:
             self.release()
         if self.ended is None:
             self.cancel_timers()
+
+    def refuse(self, limit: int) -> None:
+        """From now on it is told ENOMEM where it would come to more bytes, if its policy and the kernel allow that."""
+        kernel, rungs = self.container.governor.kernel, self.container.policy.call.on_pressure
+        if kernel is not None and "enomem" in rungs and self.limited:
+            self.can_be_refused = kernel.refuse(self.slot.cgid, limit)
 
     def spare(self) -> None:
         """It has been sent a signal: let it go on, and hold it no more until it has had its grace."""
@@ -279,12 +289,19 @@ class Call:
             orphan_names=tuple(self.orphan_names),
             orphan_action=self.orphan_action,
             steps=tuple(self.steps),
+            refusals=self._refusals(),
             others=tuple(self.others[number] for number in sorted(self.others)),
             hint=self.hint,
             clamps=self.grant.clamps,
             cooperative=bool(record.cooperative),
             changed=tuple(sorted(self.changed)),
         )
+
+    def _refusals(self) -> int:
+        kernel = self.container.governor.kernel
+        if kernel is not None and self.can_be_refused:
+            self.refusals = max(self.refusals, kernel.refusals(self.slot.cgid))
+        return self.refusals
 
     def note_zombies(self) -> None:
         """Processes that have ended and are not waited for count in pids.current and are not listed (cgroup-v2.rst,

@@ -147,6 +147,7 @@ class Strain:
             held=call.held_since is not None,
             spared=now < call.spared_until,
             ending=call.ended is not None,
+            refused=call.refused or not call.can_be_refused,
         )
 
 

@@ -75,6 +75,8 @@ def _messages(outcome: Outcome, max_hint: int) -> Iterator[_Message]:
         yield _memory(outcome, max_hint)
     elif outcome.ended in (None, "orphans") and exit_code(outcome) in _SIGKILL:
         yield _killed(outcome)
+    if outcome.refusals:
+        yield _refused(outcome, max_hint)
     if outcome.pids_limit and outcome.ended != "fork storm" and (outcome.pids_denied or _near_pids(outcome)):
         yield _pids(outcome, outcome.pids_limit)
     if outcome.orphans and outcome.orphan_action in ("kill", "report"):
@@ -146,6 +148,14 @@ def _killed(outcome: Outcome) -> _Message:
     how = "was ended by SIGKILL" if exit_code(outcome) == -9 else "exited with 137 (SIGKILL of a process in it)"
     fact = f"{_call(outcome)} {how}: no memory OOM was recorded for it, and agentcgroup did not send the signal."
     return _Message((fact,), "look for kill -9, pkill or timeout -s KILL in the command and in what it runs.")
+
+
+def _refused(outcome: Outcome, max_hint: int) -> _Message:
+    times = f"{outcome.refusals} times" if outcome.refusals > 1 else "once"
+    fact = f"{_call(outcome)} was refused memory {times} (ENOMEM)"
+    if any(step.step == "enomem" for step in outcome.steps):
+        fact += ": others waited until the stall deadline for what it had"
+    return _Message((f"{fact}. {_figures(outcome)}",), advice.more(outcome, max_hint))
 
 
 def _fork_storm(outcome: Outcome) -> _Message:

@@ -256,6 +256,7 @@ class Governor:
             left = max(0.0, call.began + call.grant.time - time.monotonic())
             call.timers.append(self.loop.after(left, lambda: call.terminate("time")))
         container.watch.arm()
+        call.refuse(call.grant.memory)
         if self.budgets is not None:
             self.budgets.changed(call)
 

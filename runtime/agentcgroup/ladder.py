@@ -18,7 +18,7 @@ from typing import Literal
 
 from agentcgroup.policy.model import Rung
 
-Step = Literal["release", "hold", "end"]
+Step = Literal["release", "hold", "enomem", "end"]
 
 #: The share of its stall deadline that a call waits before another is held.
 HOLD_AFTER = 0.1
@@ -50,7 +50,8 @@ class Standing:
 
     burden: the priority, 0 the highest, and the size; the greatest gives way first. waited: slowed and held in this
     episode. stalled: no progress since the last look. idle: neither charging nor running for a while. reserved: uses
-    no more than what it was promised. spared: handling a signal. ending: told to end.
+    no more than what it was promised. spared: handling a signal. ending: told to end. refused: told ENOMEM if it asks
+    for more, or cannot be.
     """
 
     burden: tuple[int, int]
@@ -63,6 +64,7 @@ class Standing:
     held: bool = False
     spared: bool = False
     ending: bool = False
+    refused: bool = True
 
     @property
     def late(self) -> bool:
@@ -85,7 +87,7 @@ def decide(calls: Sequence[Standing], room: Room | None = None) -> list[tuple[in
         steps += [(n, "hold") for n in _crowded_out(calls, running, room)]
     if not any(call.ending for call in calls):  # else wait for what that one gives back
         taken = {n for n, _ in steps}
-        steps += [(n, step) for n, step in _give_way(calls, running) if step == "end" or n not in taken]
+        steps += [(n, step) for n, step in _give_way(calls, running) if step in ("enomem", "end") or n not in taken]
     return steps
 
 
@@ -113,9 +115,10 @@ def _give_way(calls: Sequence[Standing], running: list[int]) -> Iterator[tuple[i
     if any(call.late for call in stalled):
         last = [n for n, call in enumerate(calls) if "end" in call.rungs]
         if last:
-            yield max(last, key=lambda n: calls[n].burden), "end"
+            largest = max(last, key=lambda n: calls[n].burden)
+            yield largest, "end" if calls[largest].refused or "enomem" not in calls[largest].rungs else "enomem"
     elif any(call.waited >= call.deadline * HOLD_AFTER for call in stalled):
         able = [n for n in running if calls[n].can_be_held]
-        largest = max(able, key=lambda n: calls[n].burden, default=None)
-        if any(n != largest and not calls[n].idle for n in running) and largest is not None:
-            yield largest, "hold"
+        heaviest = max(able, key=lambda n: calls[n].burden, default=None)
+        if any(n != heaviest and not calls[n].idle for n in running) and heaviest is not None:
+            yield heaviest, "hold"

@@ -13,7 +13,7 @@ from agentcgroup.errors import UserError
 HEADER = (Path(__file__).resolve().parents[2] / "bpf" / "model.bpf.h").read_text()
 
 
-@pytest.mark.parametrize("name", ["slot", "home", "usage", "event"])
+@pytest.mark.parametrize("name", ["slot", "home", "usage", "refusal", "event"])
 def test_the_layouts_are_those_of_the_header(name: str) -> None:
     (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", HEADER, re.MULTILINE | re.DOTALL)
     fields = re.findall(r"^    (u64|u32|char|struct usage) (\w+)(?:\[(\d+)\])?;", body, re.MULTILINE)

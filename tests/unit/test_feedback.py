@@ -253,6 +253,22 @@ TABLE = [
             " promised. Next: use less at a time: fewer workers, smaller parts.",
         ),
     ),
+    (
+        "told ENOMEM at its limit",
+        outcome(status=1 << 8, refusals=3, peak_bytes=500 * MIB),
+        (
+            "Call 7 was refused memory 3 times (ENOMEM). Peak 500 MiB, limit 512 MiB (default)."
+            " Next: AGENT_RESOURCE_HINT=memory:768m pytest -x tests",
+        ),
+    ),
+    (
+        "told ENOMEM because others waited",
+        outcome(status=1 << 8, refusals=1, steps=(Step("enomem", 30.0),)),
+        (
+            "Call 7 was refused memory once (ENOMEM): others waited until the stall deadline for what it had. Peak 100 MiB,"
+            " limit 512 MiB (default). Next: AGENT_RESOURCE_HINT=memory:768m pytest -x tests",
+        ),
+    ),
     ("slowed too little to tell", outcome(throttled_s=0.2), ()),
     (
         "slowed for a twentieth of a short call",

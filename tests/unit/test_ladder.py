@@ -122,3 +122,10 @@ def test_whatever_is_there_somebody_can_go_on(
     assert len({n for n, _ in steps}) == len(steps)
     held = {n for n, one in enumerate(calls) if one.held} | {n for n, step in steps if step == "hold"}
     assert held - {n for n, step in steps if step == "release"} != set(range(len(calls)))
+
+
+def test_who_has_asked_for_it_is_refused_memory_before_it_is_ended() -> None:
+    rungs = ("hold", "enomem", "end")
+    assert decide([call(50, 30, stalled=True), call(100, rungs=rungs, refused=False)]) == [(1, "enomem")]
+    assert decide([call(50, 30, stalled=True), call(100, rungs=rungs)]) == [(1, "end")]
+    assert decide([call(50, 30, stalled=True), call(100, refused=False)]) == [(1, "end")]

@@ -81,6 +81,12 @@ def start(engine: Engine, governed: bool = True) -> Fleet:
     return Fleet([engine.start(parent, policy=name if governed else None) for name in names])
 
 
+def cgroup_of(container: Container) -> Path:
+    """The container's own cgroup, governed or not."""
+    path = Path(f"/proc/{container.pid}/cgroup").read_text().strip().removeprefix("0::/")
+    return CGROUPFS / path.removesuffix("/agentcgroup/agent")
+
+
 def oom_kills() -> int:
     """So far, in the slice."""
     text = (GROUP / "memory.events").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentcgroup.bpf.libbpf import SAMPLE, Libbpf
 from agentcgroup.bpf.loader import PINS
-from agentcgroup.bpf.model import MAX_ROOTS, PAGE_BYTES, Event, Home, Slot
+from agentcgroup.bpf.model import MAX_ROOTS, PAGE_BYTES, Event, Home, Refusal, Slot
 from agentcgroup.cgroup import Cgroup
 
 #: enum bpf_attach_type (include/uapi/linux/bpf.h).
@@ -31,15 +31,14 @@ class Kernel:
         self._lib = lib
         self._pins = pins
         self._on_event = on_event
-        self._roots, self._slots, self._home, self._events = (
-            self._pinned(name) for name in ("roots", "slots", "home", "events")
-        )
-        self._memory = mmap.mmap(self._slots, ctypes.sizeof(Slot) * MAX_ROOTS)
+        self._maps = {name: self._pinned(name) for name in ("roots", "slots", "home", "events", "refusals")}
+        self._refuses = (pins / "link_enomem").exists()
+        self._memory = mmap.mmap(self._maps["slots"], ctypes.sizeof(Slot) * MAX_ROOTS)
         self._table = (Slot * MAX_ROOTS).from_buffer(self._memory)
         self._known = {slot.root: index for index, slot in enumerate(self._table) if slot.root}
         self._free = [index for index, slot in enumerate(self._table) if not slot.root]
         self._sample = SAMPLE(self._take)
-        self._ring = lib.call("ring_buffer__new", self._events, self._sample, None, None)
+        self._ring = lib.call("ring_buffer__new", self._maps["events"], self._sample, None, None)
         self.fd: int = lib.ring_buffer__epoll_fd(self._ring)
         self._programs = {name: self._pinned(f"program_{name}") for name in _DIRECTIONS if self._has(name)}
 
@@ -55,7 +54,7 @@ class Kernel:
             ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(Slot))
             slot.level = tree.level(top)
             slot.calls, slot.root = calls, root
-            self._update(self._roots, ctypes.c_uint64(root), ctypes.c_uint32(index))
+            self._update(self._maps["roots"], ctypes.c_uint64(root), ctypes.c_uint32(index))
         self._attach(tree, root)
         self._settle(tree, Home(root, index))
 
@@ -69,13 +68,29 @@ class Kernel:
         elif slot is not None:
             slot.calls_stop_at = pages
 
+    def refuse(self, call: int, limit: int) -> bool:
+        """Have a call, by its cgroup's inode, told ENOMEM when it would come to more bytes. False if that is not to be
+        had here.
+        """
+        try:
+            self._update(self._maps["refusals"], ctypes.c_uint64(call), Refusal(limit, self.refusals(call)))
+        except OSError:
+            return False
+        return self._refuses
+
+    def refusals(self, call: int) -> int:
+        """How often a call was told ENOMEM."""
+        key, found = ctypes.c_uint64(call), Refusal()
+        self._lib.bpf_map_lookup_elem(self._maps["refusals"], ctypes.byref(key), ctypes.byref(found))
+        return int(found.times)
+
     def forget(self, root: int) -> None:
         """A container has ended."""
         index = self._known.pop(root, None)
         if index is not None:
             self._free.append(index)
             key = ctypes.c_uint64(root)
-            self._lib.bpf_map_delete_elem(self._roots, ctypes.byref(key))
+            self._lib.bpf_map_delete_elem(self._maps["roots"], ctypes.byref(key))
             self._table[index].root = 0
         for path in self._pins.glob(f"traffic_*_{root}"):
             path.unlink()
@@ -99,7 +114,7 @@ class Kernel:
         self._lib.ring_buffer__free(self._ring)
         del self._table
         self._memory.close()
-        for fd in (self._roots, self._slots, self._home, self._events, *self._programs.values()):
+        for fd in (*self._maps.values(), *self._programs.values()):
             os.close(fd)
 
     def _pinned(self, name: str) -> int:
@@ -137,7 +152,7 @@ class Kernel:
     def _settle_thread(self, thread: int, home: Home) -> None:
         fd = os.pidfd_open(thread, _PIDFD_THREAD)
         try:
-            self._update(self._home, ctypes.c_int(fd), home)
+            self._update(self._maps["home"], ctypes.c_int(fd), home)
         finally:
             os.close(fd)
 

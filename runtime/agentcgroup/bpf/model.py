@@ -35,6 +35,12 @@ class Usage(ctypes.Structure):
     )  # fmt: skip
 
 
+class Refusal(ctypes.Structure):
+    """How far a call may come, and how often it was told ENOMEM."""
+
+    _fields_ = (("limit_bytes", _U64), ("times", _U64))
+
+
 class Event(ctypes.Structure):
     """What the ring buffer brings."""
 
