@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Three containers whose calls together need more than their slice has (tests/vm/fleet.py): who is killed and who is stuck.
+"""Three containers whose calls together need more than their slice has (tests/vm/fleet.py): who is killed or stuck.
 
 Runs in the test VM, as root, with `bpf: true` for the mode `governed`:
 
@@ -25,7 +25,8 @@ import fleet
 from podman import Background, Engine
 
 PATIENCE = 180  # seconds, some six times what a run takes with room for all
-ALMOST = fleet.BUDGET * 15 // 16
+LOAD = fleet.LARGE
+ALMOST = LOAD.budget * 15 // 16
 
 
 @contextmanager
@@ -56,9 +57,9 @@ def one(mode: str) -> str:
     """A run of three calls, in words."""
     engine = Engine()
     limits = {"MemoryHigh": f"{ALMOST}M"} if mode == "high" else {}
-    with fleet.budget(**limits):
+    with fleet.budget(LOAD.budget, **limits):
         try:
-            three = fleet.start(engine, governed=mode == "governed")
+            three = fleet.start(engine, LOAD, governed=mode == "governed")
             began = time.monotonic()
             calls = three.all_at_once()
             if mode == "freeze":
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=5, help="runs of each mode")
     parser.add_argument("modes", nargs="*", default=["governed", "plain", "high", "freeze"])
     options = parser.parse_args()
-    fleet.policies()
+    fleet.policies(LOAD)
     for mode in options.modes:
         for number in range(1, options.n + 1):
             print(f"{mode:8}  run {number}: {one(mode)}", flush=True)

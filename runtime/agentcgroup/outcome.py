@@ -59,8 +59,8 @@ class Outcome:
 
     started: Unix time. status: wait status as waitpid(2) gives it. limit_source: `default`, `hint low`, `rule`,
     `container`. throttled_s: memory stall; cpu_throttled_s: stopped by cpu.max. repeat_failures: how often in a row,
-    this one included, the same command failed for memory. changed: limits that were
-    found altered and put back. refusals: of memory, with ENOMEM. would: what observe mode would have done, with numbers.
+    this one included, the same command failed for memory. refusals: of memory, with ENOMEM. changed: limits that were
+    found altered and put back. would: what observe mode would have done, with numbers.
     """
 
     container: str

@@ -265,8 +265,8 @@ TABLE = [
         "told ENOMEM because others waited",
         outcome(status=1 << 8, refusals=1, steps=(Step("enomem", 30.0),)),
         (
-            "Call 7 was refused memory once (ENOMEM): others waited until the stall deadline for what it had. Peak 100 MiB,"
-            " limit 512 MiB (default). Next: AGENT_RESOURCE_HINT=memory:768m pytest -x tests",
+            "Call 7 was refused memory once (ENOMEM): others waited until the stall deadline for what it had. Peak"
+            " 100 MiB, limit 512 MiB (default). Next: AGENT_RESOURCE_HINT=memory:768m pytest -x tests",
         ),
     ),
     ("slowed too little to tell", outcome(throttled_s=0.2), ()),

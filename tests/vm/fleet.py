@@ -16,12 +16,20 @@ MIB = 1 << 20
 SLICE = "agentcgroup.slice"
 GROUP = CGROUPFS / SLICE
 UNIT = Path("/run/systemd/system") / SLICE
-BUDGET = 1100
-INTERACTIVE, BATCH = 421, 406  # MiB
-CALL = {
-    "memory": {"low": "64M", "default": "640M", "medium": "640M", "high": "640M", "max": "640M"},
-    "stall_deadline": "120s",
-}
+EACH = dict.fromkeys(["low", "default", "medium", "high", "max"], "640M")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the slice has, and what the interactive and the batch calls come to; MiB."""
+
+    budget: int
+    interactive: int
+    batch: int
+
+
+LARGE, SMALL = Load(1100, 421, 406), Load(360, 130, 125)
+
 
 #: Takes so many MiB, a MiB at a time, and then has them for a while.
 HOG = """
@@ -41,7 +49,7 @@ def hog(mib: int, seconds: float = 1, pace: str = "pass") -> str:
 
 
 @contextmanager
-def budget(mib: int = BUDGET, **limits: str) -> Iterator[None]:
+def budget(mib: int, **limits: str) -> Iterator[None]:
     """The slice, with that MemoryMax."""
     settings = {"MemoryMax": f"{mib}M", "MemorySwapMax": "0", **limits}
     UNIT.write_text("[Slice]\n" + "".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -55,10 +63,14 @@ def budget(mib: int = BUDGET, **limits: str) -> Iterator[None]:
         run("systemctl", "daemon-reload")
 
 
-def policies(**fields: object) -> None:
-    """`fleet-interactive` and `fleet-batch`."""
-    for name, memory in (("interactive", {"reserve": f"{INTERACTIVE + 16}M"}), ("batch", {})):
-        policy = {"priority": name, "memory": {"swap_max": 0, "agent_min": 0, **memory}, "call": CALL, **fields}
+def policies(load: Load, deadline: str = "120s") -> None:
+    """`fleet-interactive`, which is promised what its call comes to, and `fleet-batch`."""
+    for name, memory in (("interactive", {"reserve": f"{load.interactive + 16}M"}), ("batch", {})):
+        policy = {
+            "priority": name,
+            "memory": {"swap_max": 0, "agent_min": 0, **memory},
+            "call": {"memory": EACH, "stall_deadline": deadline},
+        }
         set_policy(f"fleet-{name}", json.dumps(policy))
 
 
@@ -67,18 +79,19 @@ class Fleet:
     """The containers, the interactive one first."""
 
     containers: list[Container]
+    load: Load
 
     def all_at_once(self) -> list[Background]:
         """Each begins its call now."""
-        sizes = [INTERACTIVE, BATCH, BATCH]
+        sizes = [self.load.interactive, self.load.batch, self.load.batch]
         return [box.background(hog(mib)) for box, mib in zip(self.containers, sizes, strict=True)]
 
 
-def start(engine: Engine, governed: bool = True) -> Fleet:
+def start(engine: Engine, load: Load, *options: str, governed: bool = True) -> Fleet:
     """The three containers, in the slice."""
     names = ("fleet-interactive", "fleet-batch", "fleet-batch")
     parent = f"--cgroup-parent={SLICE}"
-    return Fleet([engine.start(parent, policy=name if governed else None) for name in names])
+    return Fleet([engine.start(parent, *options, policy=name if governed else None) for name in names], load)
 
 
 def cgroup_of(container: Container) -> Path:

@@ -1,15 +1,21 @@
-"""Containers that share a budget: nobody is killed, the highest priority first, and who waited is told."""
+"""Memory that is shared, by containers in one slice and by the calls of one container: who comes last is held before it
+runs out, nobody is killed, nobody waits for ever, and all of it is told.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import fleet
 import pytest
-from podman import Engine, run
+import service
+from podman import Container, Engine, run, set_policy, wait_for
 
 CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
+DEADLINE = 30.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,8 +23,8 @@ def switched_on(daemon: None) -> Iterator[None]:
     config = CONFIG.read_text()
     CONFIG.write_text(config + "bpf: true\n")
     run("systemctl", "restart", "agentcgroupd")
-    fleet.policies()
-    with fleet.budget():
+    fleet.policies(fleet.SMALL, f"{DEADLINE:.0f}s")
+    with fleet.budget(fleet.SMALL.budget):
         yield
     CONFIG.write_text(config)
     run("systemctl", "restart", "agentcgroupd")
@@ -26,12 +32,114 @@ def switched_on(daemon: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def three(switched_on: None, file_engine: Engine) -> fleet.Fleet:
-    return fleet.start(file_engine)
+def shared() -> Iterator[Path]:
+    path = Path("/run/agentcgroup-test-shared")
+    path.mkdir(exist_ok=True)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def three(switched_on: None, file_engine: Engine, shared: Path) -> fleet.Fleet:
+    return fleet.start(file_engine, fleet.SMALL, f"--volume={shared}:/shared")
+
+
+def steps(box: Container) -> list[str]:
+    """What was done to its latest call."""
+    return [step["step"] for step in box.ledger()[-1]["steps"]]
 
 
 def test_together_too_large_all_finish_and_nobody_is_killed(three: fleet.Fleet) -> None:
     kills = fleet.oom_kills()
-    results = [call.result() for call in three.all_at_once()]
-    assert [result.rc for result in results] == [0, 0, 0]
+    first, *batch = [call.result() for call in three.all_at_once()]
+    assert (first.rc, first.out, first.feedback) == (0, f"{three.load.interactive}\n", []), first
+    for result, box in zip(batch, three.containers[1:], strict=True):
+        assert (result.rc, result.out) == (0, f"{three.load.batch}\n"), result
+        record = box.settled(1)[-1]
+        hold, release = record["steps"][:2]
+        assert (hold["step"], release["step"], hold["budget"]) == ("hold", "release", fleet.SLICE)
+        assert hold["limit"] == three.load.budget * fleet.MIB
+        assert hold["used"] + hold["claimed"] > hold["limit"] * 15 / 16
+        assert abs(record["held_s"] - (release["at_s"] - hold["at_s"])) < 0.5
+        assert f"held for other containers. Peak {record['peak_bytes'] / fleet.MIB:.0f}" in result.feedback[0]
+        assert f"had {hold['used'] / fleet.MIB:.0f}" in result.feedback[1]
     assert fleet.oom_kills() == kills
+
+
+def busy(seconds: int) -> str:
+    """A command text that computes for so long."""
+    return f"end=$((SECONDS+{seconds})); while [ $SECONDS -lt $end ]; do :; done"
+
+
+#: What the batch call does around its growth, and what the interactive call does after a while.
+LOCKS = {
+    "flock": ("exec 9>/shared/lock; flock 9; {grow}", "flock /shared/lock echo got it"),
+    "pipe": ("{grow} >/shared/pipe", "cat <&8; echo got it"),
+    "index.lock": (
+        "cd /shared/repository; git commit -qam 1 --allow-empty",
+        "cd /shared/repository; until git add .; do sleep 1; done; echo got it",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_who_waits_for_something_that_the_held_has_gets_it(three: fleet.Fleet, shared: Path, kind: str) -> None:
+    """The batch call is held for the interactive one, and that comes to wait for the batch call."""
+    interactive, batch, _ = three.containers
+    if kind == "pipe":
+        run("mkfifo", str(shared / "pipe"))
+    if kind == "index.lock":
+        batch.call("git init -q /shared/repository && git -C /shared/repository config user.email a@b.c")
+        hook = shared / "repository/.git/hooks/pre-commit"
+        hook.write_text(f"#!/bin/sh\n{fleet.hog(250)}\n")
+        hook.chmod(0o755)
+    first, others = LOCKS[kind]
+    known = len(batch.ledger())
+    holder = batch.background(first.format(grow=fleet.hog(250)))
+    opened = "exec 8</shared/pipe; " if kind == "pipe" else ""  # else the writer never starts
+    waiter = interactive.call(f"{opened}{busy(15)}; {others}")
+    assert waiter.rc == 0 and waiter.out.endswith("got it\n"), waiter
+    assert holder.result().rc == 0, holder.result()
+    record = batch.settled(known + 1)[-1]
+    assert "hold" in steps(batch) and record["held_s"] < DEADLINE + 5, record
+
+
+def test_calls_of_one_container_give_way_to_each_other_by_what_they_declare(engine: Engine) -> None:
+    policy = {
+        "memory": {"max": "300M", "swap_max": 0, "agent_min": "16M"},
+        "call": {"memory": dict.fromkeys(fleet.EACH, "250M"), "stall_deadline": f"{DEADLINE:.0f}s"},
+    }
+    set_policy("fleet-inside", json.dumps(policy))
+    box = engine.start(policy="fleet-inside")
+    last = box.background(fleet.hog(170), env={"AGENT_RESOURCE_HINT": "priority:batch"})
+    first = box.call(fleet.hog(140), env={"AGENT_RESOURCE_HINT": "memory:160m"})
+    assert (first.rc, first.out, first.feedback) == (0, "140\n", [])
+    assert (last.result().rc, last.result().out) == (0, "170\n")
+    told = "\n".join(last.result().feedback)
+    assert "held for other calls" in told and "the calls of this container had" in told
+    kills = (box.tree / "memory.events").read_text().splitlines()
+    assert "oom_kill 0" in kills
+
+
+def test_a_call_that_asked_for_it_is_refused_memory_and_not_killed(engine: Engine) -> None:
+    ladder = ["throttle", "hold", "enomem", "end"]
+    policy = {"call": {"memory": dict.fromkeys(fleet.EACH, "128M"), "on_pressure": ladder}}
+    set_policy("fleet-enomem", json.dumps(policy))
+    box = engine.start(policy="fleet-enomem")
+    text = "try: bytearray(400 << 20)\nexcept MemoryError: print(1)"
+    result = box.call(f"python3 -c '{text}'; echo went on")
+    assert (result.rc, result.out) == (0, "1\nwent on\n"), result
+    assert "was refused memory once (ENOMEM). Peak" in result.feedback[0]
+    record = box.settled(1)[-1]
+    assert (record["oom_kills"], record["refusals"], record["result"]) == (0, 1, "ok")
+
+
+def test_a_killed_daemon_leaves_nobody_held(three: fleet.Fleet) -> None:
+    interactive, batch, _ = three.containers
+    known = len(batch.ledger())
+    holder = batch.background(fleet.hog(250))
+    beside = interactive.background(busy(20))
+    wait_for(lambda: any(row["held"] for row in service.calls(batch.id)), 10, "the hold")
+    service.kill()
+    assert (holder.result().rc, beside.result().rc) == (0, 0)
+    assert batch.settled(known + 1)[-1]["result"] == "ok"
