@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The data that BPF programs, the daemon and the commands share. runtime/agentcgroup/bpf/model.py has the same layouts; a
- * change of one is a new VERSION. A "cgid" is a cgroup's inode number, what stat(2) and bpf_get_current_cgroup_id() give.
+/* The data that BPF programs, the daemon and the commands share. runtime/agentcgroup/bpf/model.py has the same layouts. A "cgid" is a cgroup's inode number, what stat(2) and bpf_get_current_cgroup_id() give.
  *
  *  map      key                  value         written by
  *  roots    cgid of agentcgroup/ slot's index  the daemon, before the container's first instruction; removed with it
@@ -18,7 +17,6 @@
 #include "kernel.bpf.h"
 #include <bpf/bpf_helpers.h>
 
-#define VERSION 1
 #define MAX_ROOTS 1024
 #define MAX_CALLS 16384
 #define RING_BYTES (1 << 20)

@@ -58,7 +58,7 @@ def recorded(box: Container, text: str) -> dict[str, Any]:
 def test_all_is_at_work(box: Container) -> None:
     found = status()
     assert {feature["state"] for feature in found["features"]} == {"active"}, found
-    assert found["build"] and len(links()) == 5
+    assert found["build"] and len(links()) == 7
 
 
 def test_the_kernel_counts_processes_and_traffic_of_a_call(box: Container) -> None:
@@ -97,6 +97,45 @@ def test_a_killed_daemon_leaves_it_at_work_and_the_next_one_takes_it_over(box: C
     assert (links(), programs()) == before
     record = recorded(box, "/bin/true; exit 3")
     assert (record["exit"], record["processes"]) == (3, 2)
+
+
+def test_what_keeps_it_from_the_kernel_is_said_in_one_line_and_nothing_is_changed(box: Container) -> None:
+    before = links()
+    hide = "mount -t tmpfs none /sys/kernel/btf; mount -t tmpfs none /boot; mount -t tmpfs none /lib/modules"
+    for argv, said in (
+        (("unshare", "-m", "sh", "-c", f"{hide}; agentcgroup bpf attach"), "the kernel has no BTF: one with"),
+        (
+            ("setpriv", "--bounding-set=-bpf,-sys_admin", "--", "agentcgroup", "bpf", "attach"),
+            "the kernel refuses BPF: ",
+        ),
+    ):
+        done = run(*argv, check=False)
+        assert done.returncode == 1 and done.stderr.startswith(f"agentcgroup: {said}"), done
+        assert done.stderr.count("\n") == 1
+    assert links() == before
+
+
+def test_what_is_in_a_map_of_another_layout_is_carried_over(box: Container) -> None:
+    """A hash of an earlier version whose values were shorter."""
+    run("systemctl", "stop", "agentcgroupd.socket", "agentcgroupd")
+    pin = str(PINS / "refusals")
+    run("agentcgroup", "bpf", "detach")
+    PINS.mkdir()
+    layout = ("type", "hash", "key", "8", "value", "8", "entries", "16384", "flags", "1", "name", "refusals")
+    run("bpftool", "map", "create", pin, *layout)
+    run("bpftool", "map", "update", "pinned", pin, "key", "7", *"0000000", "value", "9", *"0000000")
+    run("agentcgroup", "bpf", "attach")
+    [entry] = json.loads(run("bpftool", "-j", "map", "dump", "pinned", pin).stdout)
+    assert (entry["key"], entry["value"]) == (hexes(7, 8), hexes(9, 16))
+    run("systemctl", "start", "agentcgroupd.socket", "agentcgroupd")
+    wait_for(service.answers, 10, "the daemon")
+    record = recorded(box, "/bin/true; exit 3")
+    assert (record["exit"], record["processes"]) == (3, 2)
+
+
+def hexes(number: int, size: int) -> list[str]:
+    """As bpftool shows bytes."""
+    return [f"0x{byte:02x}" for byte in number.to_bytes(size, "little")]
 
 
 def test_detached_nothing_is_left_and_calls_go_on(box: Container) -> None:

@@ -1,8 +1,9 @@
 """Loads the objects, pins what they are made of, and finds it again: one copy, whoever loads and however often.
 
 /sys/fs/bpf/agentcgroup/ has the maps by name, `link_PROGRAM` for each program that is attached to the whole kernel,
-`program_PROGRAM` for those that are attached to each container, and the symbolic link `build` to the digest of the
-objects that they are of. All of it stays while the daemon is away.
+`program_PROGRAM` for those that are attached to each container, the symbolic link `build` to the digest of the objects
+that they are of, and `refused_OBJECT` to the reason where the kernel does not take one. All of it stays while the
+daemon is away.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from agentcgroup.bpf import maps
 from agentcgroup.bpf.libbpf import Libbpf
 from agentcgroup.errors import UserError
 
@@ -58,22 +60,31 @@ def loaded(pins: Path = PINS) -> str:
 
 
 def attach(lib: Libbpf, folder: Path, pins: Path = PINS) -> None:
-    """Put a build's programs into the kernel, in the place of another's; the maps stay with what is in them. Raises
-    UserError with the remedy, and then nothing has changed.
+    """Put a build's programs into the kernel, in the place of another's; what is in the maps stays. An object that this
+    kernel refuses is left out, and `status` says why. Raises UserError with the remedy where it refuses all, and then
+    nothing has changed.
     """
-    build = build_of(folder)
+    build, refused = build_of(folder), {}
     try:
         pins.mkdir(mode=0o700, exist_ok=True)
         _drop(pins, f"{_NEW}*")
-        for name in OBJECTS:
-            with _Object(lib, folder / f"{name}.o") as opened:
-                opened.load(pins)
     except OSError as error:
-        _drop(pins, f"{_NEW}*")
         raise UserError(_in_words(error)) from None
-    _drop(pins, "link_*", "program_*", "traffic_*", "build")
+    for name in OBJECTS:
+        with _Object(lib, folder / f"{name}.o") as opened:
+            try:
+                opened.load(pins)
+            except OSError as error:
+                opened.drop(pins)
+                refused[name] = _in_words(error)
+    if len(refused) == len(OBJECTS):
+        _drop(pins, f"{_NEW}*")
+        raise UserError(refused[OBJECTS[0]])
+    _drop(pins, "link_*", "program_*", "traffic_*", "refused_*", "build")
     for path in pins.glob(f"{_NEW}*"):
         path.rename(pins / path.name.removeprefix(_NEW))
+    for name, why in refused.items():
+        (pins / f"refused_{name}").symlink_to(why)
     (pins / "build").symlink_to(build)
 
 
@@ -82,8 +93,10 @@ def status(lib: Libbpf, folder: Path, pins: Path = PINS) -> list[Feature]:
     build_of(folder)
     found: list[Feature] = []
     for name in OBJECTS:
+        refused = pins / f"refused_{name}"
         with _Object(lib, folder / f"{name}.o") as opened:
-            for program, why in opened.programs.items():
+            for program, missing in opened.programs.items():
+                why = missing or (os.readlink(refused) if refused.is_symlink() else "")
                 pinned = any((pins / f"{kind}_{program.name}").exists() for kind in ("link", "program"))
                 state: State = "active" if pinned else "skipped" if why else "off"
                 found.append(Feature(program.name, program.section, state, "" if pinned else why))
@@ -141,14 +154,29 @@ class _Object:
         for program, why in self.programs.items():
             if why:
                 self._lib.call("bpf_program__set_autoload", program.pointer, False)
-        for item in self._each("map"):
-            name = self._lib.bpf_map__name(item).decode()
-            if "." not in name:  # those with a dot are the object's own variables
-                self._lib.call("bpf_map__set_pin_path", item, str(pins / name).encode())
+        replaced = [name for item in self._each("map") if (name := self._place(item, pins))]
         self._lib.call("bpf_object__load", self._opened)
+        for name in replaced:
+            maps.carry_over(self._lib, pins / name, pins / f"{_NEW}{name}")
         for program, why in self.programs.items():
             if not why:
                 self._attach(program, pins)
+
+    def drop(self, pins: Path) -> None:
+        """Take back the new pins of its programs, which have not come into force."""
+        for program in self.programs:
+            _drop(pins, f"{_NEW}link_{program.name}", f"{_NEW}program_{program.name}")
+
+    def _place(self, item: int, pins: Path) -> str:
+        """Have a map pinned, or taken from its pin. The name, if it is the first to replace one of another layout."""
+        name = self._lib.bpf_map__name(item).decode()
+        if "." in name:  # a variable of the object's own
+            return ""
+        other = (pins / f"{_NEW}{name}").exists() or not maps.fits(self._lib, item, pins / name)
+        path = pins / f"{_NEW if other else ''}{name}"
+        first = other and not path.exists()
+        self._lib.call("bpf_map__set_pin_path", item, str(path).encode())
+        return name if first else ""
 
     def _attach(self, program: _Program, pins: Path) -> None:
         if program.section.startswith(_PER_CONTAINER):
@@ -188,6 +216,6 @@ def _in_words(error: OSError) -> str:
     remedies = {
         1: "the kernel refuses BPF: run this as root, with CAP_BPF and without lockdown=confidentiality",
         13: "the kernel's verifier refuses a program: please report this with `uname -r`",
-        22: "the kernel's verifier or an older map of ours refuses this build: `agentcgroup bpf detach` first",
+        22: "the kernel does not know what a program needs: Linux 6.12 or newer is needed",
     }
     return remedies.get(error.errno or 0, f"libbpf: {error.strerror}")
