@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import service
+from churn import Many
 from podman import CGROUPFS, Container, Engine, run, wait_for
 
 CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
@@ -73,20 +74,60 @@ def test_the_kernel_counts_processes_and_traffic_of_a_call(box: Container) -> No
     assert (quiet["processes"], quiet["egress_bytes"], quiet["ingress_bytes"]) == (1, 0, 0)
 
 
-def test_who_leaves_the_container_is_told(box: Container, journal) -> None:
-    """A process that the host moves, and one that starts elsewhere at once."""
-    call, elsewhere = box.hold(), CGROUPFS / "agentcgroup-test-elsewhere"
-    elsewhere.mkdir()
-    try:
-        pid = int((call.directory / "cgroup.procs").read_text().split()[0])
-        (elsewhere / "cgroup.procs").write_text(str(pid))
-        said = f"process {pid} (bash) has left for the cgroup with the inode {elsewhere.stat().st_ino}"
-        wait_for(lambda: said in journal.text(), 10, "the escape in the journal")
-        (call.directory / "cgroup.procs").write_text(str(pid))
-        call.finish()
-    finally:
-        wait_for(lambda: not (elsewhere / "cgroup.procs").read_text(), 10, "nobody to be elsewhere")
-        elsewhere.rmdir()
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A cgroup that is no container's."""
+    path = CGROUPFS / "agentcgroup-test-elsewhere"
+    path.mkdir()
+    yield path
+    wait_for(lambda: not (path / "cgroup.procs").read_text(), 10, "nobody to be elsewhere")
+    path.rmdir()
+
+
+def test_who_leaves_the_container_is_told(box: Container, journal, elsewhere: Path) -> None:
+    call = box.hold()
+    pid = int((call.directory / "cgroup.procs").read_text().split()[0])
+    (elsewhere / "cgroup.procs").write_text(str(pid))
+    said = f"process {pid} (bash) has left for the cgroup with the inode {elsewhere.stat().st_ino}"
+    wait_for(lambda: said in journal.text(), 10, "the escape in the journal")
+    (call.directory / "cgroup.procs").write_text(str(pid))
+    call.finish()
+
+
+def test_who_starts_outside_is_told_as_well(engine: Engine, journal, elsewhere: Path) -> None:
+    """clone3 with CLONE_INTO_CGROUP: nobody is moved."""
+    box = engine.start()
+    call = box.hold()
+    leave = f"""import ctypes, os, time
+with open("{call.directory}/cgroup.procs", "w") as procs:
+    procs.write(str(os.getpid()))
+folder = os.open("{elsewhere}", os.O_RDONLY)
+arguments = (ctypes.c_uint64 * 11)(0x200000000, 0, 0, 0, 17, 0, 0, 0, 0, 0, folder)  # CLONE_INTO_CGROUP, SIGCHLD
+pid = ctypes.CDLL(None).syscall(435, arguments, ctypes.sizeof(arguments))
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+print(pid)
+"""
+    pid = run("python3", "-c", leave).stdout.strip()
+    said = f"process {pid} (python3) has left for the cgroup with the inode {elsewhere.stat().st_ino}"
+    wait_for(lambda: said in journal.text(), 10, "the escape in the journal")
+    assert call.finish().rc == 7
+
+
+def test_many_small_calls_leave_nothing_in_the_maps(box: Container) -> None:
+    calls = [(["bash", "-c", "/bin/true & wait; exit 3"], 3)] * 40
+    known = len(box.ledger())
+    assert Many(box, calls, workers=8).spoiled() == []
+    records = box.settled(known + len(calls))[known:]
+    assert [record["processes"] for record in records if record["kind"] == "call"] == [2] * len(calls)
+    for name in ("calls", "refusals"):
+        wait_for(lambda name=name: dumped(name) == [], 10, f"the end of what is in {name}")
+
+
+def dumped(name: str) -> list[Any]:
+    """The entries of a map."""
+    return json.loads(run("bpftool", "-j", "map", "dump", "pinned", str(PINS / name)).stdout)
 
 
 def test_a_killed_daemon_leaves_it_at_work_and_the_next_one_takes_it_over(box: Container) -> None:
