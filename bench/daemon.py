@@ -64,7 +64,7 @@ class Bench:
         record["engine"] = "podman"
         (self.run / "containers" / f"{ID}.json").write_text(json.dumps(record))
         (self.work / "config.yaml").write_text(
-            f"call_rate: 100000\ncall_burst: 100000\nrecords:\n  dir: {self.work}/log\n"
+            f"call_rate: 100000\ncall_burst: 100000\nbpf: false\nrecords:\n  dir: {self.work}/log\n"
         )
         self.agent = subprocess.Popen(["sleep", "100000"])
         self.tree.child("agent").write("cgroup.procs", self.agent.pid)

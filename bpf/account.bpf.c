@@ -24,17 +24,16 @@ static bool find_home(struct cgroup *group, struct home *home)
     return false;
 }
 
-static struct usage *usage_of(struct cgroup *group, const struct slot *slot, bool make)
+/* The call that a cgroup of a container is, if it is one; made where it is not known yet. */
+static struct call *call_of(struct cgroup *group, const struct home *home)
 {
-    static const struct usage nothing;
-    struct usage *usage;
+    struct call fresh = {.home = *home};
+    struct slot *slot = slot_of(home);
     u64 id = cgid(group);
-    if (cgid(parent_of(group)) != slot->calls)
-        return NULL;
-    usage = bpf_map_lookup_elem(&calls, &id);
-    if (usage || !make)
-        return usage;
-    bpf_map_update_elem(&calls, &id, &nothing, BPF_NOEXIST);
+    struct call *call = bpf_map_lookup_elem(&calls, &id);
+    if (call || !slot || cgid(parent_of(group)) != slot->calls)
+        return call;
+    bpf_map_update_elem(&calls, &id, &fresh, BPF_NOEXIST);
     return bpf_map_lookup_elem(&calls, &id);
 }
 
@@ -63,12 +62,8 @@ static void arrived(struct task_struct *task, struct cgroup *group, struct home 
         return;
     }
     kept = bpf_task_storage_get(&home, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-    if (!kept)
-        return;
-    *kept = now;
-    slot = slot_of(kept);
-    if (slot)
-        usage_of(group, slot, true);
+    if (kept)
+        *kept = now;
 }
 
 SEC("tp_btf/cgroup_attach_task")
@@ -82,7 +77,7 @@ int BPF_PROG(attached, struct cgroup *to, const char *path, struct task_struct *
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(forked, struct task_struct *parent, struct task_struct *child)
 {
-    struct home *had = bpf_task_storage_get(&home, parent, NULL, 0), *has;
+    struct home *had = home_of(parent), *has;
     struct cgroup *to = cgroup_of(child);
     if (to != cgroup_of(parent))
         arrived(child, to, had);
@@ -91,14 +86,18 @@ int BPF_PROG(forked, struct task_struct *parent, struct task_struct *child)
     return 0;
 }
 
+/* From Linux 7 on tracepoints can be preempted, and whoever comes to a program on the same CPU while another task is in it
+ * goes uncounted (__bpf_trace_run in kernel/trace/bpf_trace.c, `recursion_misses` in bpftool's list).
+ */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(exited, struct task_struct *task)
 {
-    struct home *had = bpf_task_storage_get(&home, task, NULL, 0);
-    struct slot *slot = had ? slot_of(had) : NULL;
-    struct usage *usage = slot ? usage_of(cgroup_of(task), slot, true) : NULL;
-    if (!usage)
+    struct home *had = home_of(task);
+    struct call *call = had ? call_of(cgroup_of(task), had) : NULL;
+    struct usage *usage;
+    if (!call)
         return 0;
+    usage = &call->usage;
     __sync_fetch_and_add(&usage->cpu_ns, BPF_CORE_READ(task, se.sum_exec_runtime));
     __sync_fetch_and_add(&usage->read_bytes, BPF_CORE_READ(task, ioac.read_bytes));
     __sync_fetch_and_add(&usage->write_bytes, BPF_CORE_READ(task, ioac.write_bytes));
@@ -117,24 +116,39 @@ static u64 peak_bytes(struct cgroup *group)
     return BPF_CORE_READ(memcg_of(css), memory.watermark) * PAGE_BYTES;
 }
 
-SEC("tp_btf/cgroup_notify_populated")
-int BPF_PROG(emptied, struct cgroup *group, const char *path, int populated)
+static void begin(struct cgroup *group)
+{
+    struct home at;
+    if (find_home(group, &at))
+        call_of(group, &at);
+}
+
+static void end(struct cgroup *group)
 {
     u64 id = cgid(group);
-    struct usage *usage = populated ? NULL : bpf_map_lookup_elem(&calls, &id);
-    struct home at;
-    struct slot *slot;
+    struct call *call = bpf_map_lookup_elem(&calls, &id);
+    struct slot *slot = call ? slot_of(&call->home) : NULL;
     struct event *e;
-    if (!usage || !find_home(group, &at) || !(slot = slot_of(&at)))
-        return 0;
+    if (!slot)
+        return;
     __sync_fetch_and_add(&slot->ended, 1);
     e = event(slot, CALL_ENDED, id);
     if (e) {
         e->memory_bytes = peak_bytes(group);
-        e->usage = *usage;
+        e->usage = call->usage;
         bpf_ringbuf_submit(e, 0);
     }
     bpf_map_delete_elem(&calls, &id);
+}
+
+/* Under css_set_lock, which cannot be preempted. */
+SEC("tp_btf/cgroup_notify_populated")
+int BPF_PROG(populated, struct cgroup *group, const char *path, int now)
+{
+    if (now)
+        begin(group);
+    else
+        end(group);
     return 0;
 }
 
@@ -150,9 +164,9 @@ int BPF_PROG(removed, struct cgroup *group)
 static int packet(struct __sk_buff *skb, bool out)
 {
     u64 id = bpf_skb_cgroup_id(skb);
-    struct usage *usage = bpf_map_lookup_elem(&calls, &id);
-    if (usage)
-        __sync_fetch_and_add(out ? &usage->egress_bytes : &usage->ingress_bytes, skb->len);
+    struct call *call = bpf_map_lookup_elem(&calls, &id);
+    if (call)
+        __sync_fetch_and_add(out ? &call->usage.egress_bytes : &call->usage.ingress_bytes, skb->len);
     return 1;
 }
 

@@ -16,7 +16,7 @@ int BPF_PROG(enomem, struct mm_struct *mm, u64 pages, int verdict)
     struct refusal *refusal;
     struct mem_cgroup *memcg;
     u64 id;
-    if (verdict || !bpf_task_storage_get(&home, task, NULL, 0))
+    if (verdict)
         return verdict;
     id = bpf_get_current_cgroup_id();
     refusal = bpf_map_lookup_elem(&refusals, &id);

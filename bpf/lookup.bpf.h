@@ -31,6 +31,21 @@ static inline struct slot *slot_of(const struct home *home)
     return slot && slot->root == home->root ? slot : NULL;
 }
 
+/* Where a task belongs. A storage that another program is busy with on this CPU can neither be made nor, before Linux 7,
+ * be read (kernel/bpf/bpf_task_storage.c), so that a task may be without: then its call is asked.
+ */
+static inline struct home *home_of(struct task_struct *task)
+{
+    struct home *at = bpf_task_storage_get(&home, task, NULL, 0);
+    struct call *call;
+    u64 id;
+    if (at)
+        return at;
+    id = cgid(cgroup_of(task));
+    call = bpf_map_lookup_elem(&calls, &id);
+    return call ? &call->home : NULL;
+}
+
 static inline struct mem_cgroup *memcg_of(struct cgroup_subsys_state *css)
 {
     return (void *)css - bpf_core_field_offset(struct mem_cgroup, css);

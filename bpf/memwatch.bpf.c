@@ -32,7 +32,7 @@ SEC("fexit/page_counter_try_charge")
 int BPF_PROG(charged, struct page_counter *counter)
 {
     struct task_struct *task = bpf_get_current_task_btf();
-    struct home *at = bpf_task_storage_get(&home, task, NULL, 0);
+    struct home *at = home_of(task);
     struct slot *slot = at ? slot_of(at) : NULL;
     struct mem_cgroup *memcg = slot ? memcg_of_task(task) : NULL;
     u32 level;

@@ -5,7 +5,7 @@
  *  roots    cgid of agentcgroup/ slot's index  the daemon, before the container's first instruction; removed with it
  *  slots    index                struct slot   its first half the daemon, its second half BPF; mmap-ed
  *  home     task                 struct home   BPF at fork and attach; the daemon for tasks that were there before
- *  calls    cgid of calls/N      struct usage  BPF: made when a process comes in, gone once the cgroup is empty
+ *  calls    cgid of calls/N      struct call   BPF: made when the cgroup is populated, gone once it is empty
  *  refusals cgid of calls/N      struct refusal  the daemon, for calls that get ENOMEM; BPF counts; gone with the call
  *  events   ring buffer          struct event  BPF, on the end of a call, an escape, a crossing; the daemon reads
  *
@@ -56,6 +56,11 @@ struct usage {
     u64 processes;
     u64 egress_bytes;
     u64 ingress_bytes;
+};
+
+struct call {
+    struct usage usage;
+    struct home home;
 };
 
 struct refusal {
@@ -111,7 +116,7 @@ struct {
     __uint(max_entries, MAX_CALLS);
     __uint(map_flags, BPF_F_NO_PREALLOC);
     __type(key, u64);
-    __type(value, struct usage);
+    __type(value, struct call);
 } calls SEC(".maps");
 
 struct {

@@ -68,7 +68,7 @@ class Config:
     overrides: Overrides = Overrides()
     allowed_policies: tuple[str, ...] | None = None
     budget: Budget = Budget()
-    bpf: bool = False
+    bpf: bool = True
     scheduler: Literal["off", "partial", "full"] = "off"
     log_level: Literal["error", "warning", "info", "debug"] = "info"
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False)

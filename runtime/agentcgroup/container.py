@@ -27,12 +27,14 @@ from agentcgroup.record import Record
 from agentcgroup.request import Request
 
 if TYPE_CHECKING:
+    from agentcgroup.bpf.model import Event
     from agentcgroup.budget import Budget
     from agentcgroup.governor import Governor
     from agentcgroup.worker import Worker
 
 T = TypeVar("T")
 FEEDBACK_KEPT = 64
+EARLY = 64
 LIMITS_FRESH = 1.0  # seconds for which the limits above us are trusted before they are read again
 #: What one call may cost the daemon before its container's others wait (seconds of CPU): with call_rate and call_burst
 #: this is the container's share of the daemon's time.
@@ -65,6 +67,7 @@ class Container:
         self.closed = False
         self.watch = Watch(self)
         self.budgets: dict[str, Budget] = {}
+        self._early: dict[int, Event] = {}
         self._end_fd = -1
         self._lost_timer: Timer | None = None
         fifo = None if record.cooperative else self.run_dir / "tickets"
@@ -238,6 +241,12 @@ class Container:
         self._forget_slot(slot)
         self.governor.reaper.remove(slot.cgroup.path)
 
+    def note_early(self, event: Event) -> None:
+        """The kernel's account of a call of which its shim has not told us yet; the latest EARLY are kept."""
+        self._early[event.cgid] = event
+        if len(self._early) > EARLY:
+            del self._early[next(iter(self._early))]
+
     def admit(
         self,
         slot: Slot,
@@ -258,6 +267,7 @@ class Container:
         elif self.policy.mode == "enforce":
             self.limit(slot.cgroup, tuple(write for write in grant.writes() if write not in self.directory_files))
         call = Call(self, slot, grant, command, hint)
+        call.used = self._early.pop(slot.cgid, None)
         if since is not None:
             call.started -= call.began - since
             call.began = since

@@ -54,17 +54,19 @@ class Daemon:
                 self.loop, hookserver.listen(run_dir / "control.sock", 0o600), control.Control(self).answer
             ),
         ]
-        if config.bpf:
-            self._use_bpf()
+        self._use_bpf(config.bpf)
         self.governor.adopt()
         self._watch_signals()
         self._keep_watchdog_fed()
 
-    def _use_bpf(self) -> None:
+    def _use_bpf(self, wanted: bool) -> None:
         """Without it everything works as well, by cgroup files alone."""
         from agentcgroup.bpf import kernel, libbpf, loader
 
         try:
+            if not wanted:
+                loader.detach()
+                return
             lib = libbpf.Libbpf()
             if loader.loaded() != loader.build_of(paths.BPF_DIR):
                 loader.attach(lib, paths.BPF_DIR)

@@ -246,6 +246,8 @@ class Governor:
         call = next((call for call in container.calls.values() if call.slot.cgid == event.cgid), None)
         if call is not None:
             call.used = event
+        else:
+            container.note_early(event)
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -357,11 +359,11 @@ class Governor:
     def settle(self, call: Call) -> None:
         """The end: write the record, forget the call, remove its directory."""
         container = call.container
+        if self.kernel is not None:
+            self.kernel.read()
         if container.calls.pop(call.number, None) is None:
             return
         call.cancel_timers()
-        if self.kernel is not None:
-            self.kernel.read()
         if not call.relocated and call.ran():
             outcome = self._judge(call)
             self.ledger.write(outcome, container.policy.records.command)

@@ -2,21 +2,25 @@
 
 Before Linux 7 page cache that the call has made pins its memcg: rmdir succeeds, and it lives on as a dying one, with
 its percpu counters, until that cache goes. So there the cache is reclaimed first (memory.reclaim, Linux 5.19), and what
-is dirty gets a second chance later. Newer kernels give the cache to the parent, and it stays warm for the next call.
+is dirty gets a second chance later. A page of the file system's own, such as a directory's block that many calls write
+to, can outlast all chances; such leftovers are reclaimed once no call runs beside them. Newer kernels give the cache to
+the parent, and it stays warm for the next call.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentcgroup import cgroup
 from agentcgroup.cgroup import Cgroup
 
 RETRIES = (0.0, 0.5, 5.0, 35.0)  # seconds; the last is past vm.dirty_expire_centisecs (30 s)
+LEFTOVERS = (40.0, 80.0, 160.0, 320.0)  # seconds between looks at what outlasted them; the last again and again
 
 
 @dataclass(order=True)
@@ -24,6 +28,7 @@ class _Job:
     due: float
     path: str
     attempt: int = 0
+    leftovers: bool = False
 
 
 class Reaper:
@@ -33,6 +38,7 @@ class Reaper:
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._wake = threading.Event()
         self._closing = False
+        self._swept: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
         self._thread.start()
 
@@ -61,9 +67,27 @@ class Reaper:
                 self._jobs.put(job)
                 self._wake.wait(delay)
                 self._wake.clear()
-            elif not drained(job.path, cached, last=job.attempt + 1 == len(RETRIES)):
-                attempt = min(job.attempt + 1, len(RETRIES) - 1)
-                self._jobs.put(_Job(time.monotonic() + RETRIES[attempt], job.path, attempt))
+            else:
+                self._do(job, cached)
+
+    def _do(self, job: _Job, cached: Callable[[Cgroup], int]) -> None:
+        if job.leftovers:
+            if swept(job.path, cached):
+                self._swept.discard(job.path)
+            else:
+                self._again(job, LEFTOVERS)
+            return
+        done, pinned = drained(job.path, cached, last=job.attempt + 1 == len(RETRIES))
+        if not done:
+            self._again(job, RETRIES)
+        parent = os.path.dirname(job.path)
+        if pinned and parent not in self._swept:
+            self._swept.add(parent)
+            self._jobs.put(_Job(time.monotonic() + LEFTOVERS[0], parent, leftovers=True))
+
+    def _again(self, job: _Job, delays: Sequence[float]) -> None:
+        attempt = min(job.attempt + 1, len(delays) - 1)
+        self._jobs.put(_Job(time.monotonic() + delays[attempt], job.path, attempt, job.leftovers))
 
 
 def kernel_reparents() -> bool:
@@ -81,16 +105,28 @@ def page_cache(group: Cgroup) -> int:
     return stat.get("file", 0) - stat.get("shmem", 0)
 
 
-def drained(path: str, cached: Callable[[Cgroup], int], last: bool) -> bool:
-    """Remove an ended call's cgroup, once what `cached` finds in it is reclaimed. False: try again later (dirty pages,
-    or still populated).
+def drained(path: str, cached: Callable[[Cgroup], int], last: bool) -> tuple[bool, bool]:
+    """Remove an ended call's cgroup, once what `cached` finds in it is reclaimed. Whether it is gone, else it is to be
+    tried again later (dirty pages, or still populated); and whether something still pins it.
     """
     group = Cgroup(path)
     if group.populated():
-        return False
+        return False, False
     left = cached(group)
     if left:
         group.try_write("memory.reclaim", left)
-    if left and cached(group) and not last:
+        left = cached(group)
+    if left and not last:
+        return False, False
+    return cgroup.remove(group), left > 0
+
+
+def swept(path: str, cached: Callable[[Cgroup], int]) -> bool:
+    """Reclaim what pins removed cgroups below this one, while nothing runs there. False: look again later."""
+    group = Cgroup(path)
+    if group.populated():
         return False
-    return cgroup.remove(group)
+    if group.keyed("cgroup.stat").get("nr_dying_descendants", 0) == 0:  # or the container has ended
+        return True
+    group.try_write("memory.reclaim", cached(group))
+    return group.keyed("cgroup.stat").get("nr_dying_descendants", 0) == 0

@@ -15,21 +15,14 @@ import pytest
 import service
 from podman import Container, Engine, run, set_policy, wait_for
 
-CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
 DEADLINE = 30.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def switched_on(daemon: None) -> Iterator[None]:
-    config = CONFIG.read_text()
-    CONFIG.write_text(config + "bpf: true\n")
-    run("systemctl", "restart", "agentcgroupd")
+def budget(daemon: None) -> Iterator[None]:
     fleet.policies(fleet.SMALL, f"{DEADLINE:.0f}s")
     with fleet.budget(fleet.SMALL.budget):
         yield
-    CONFIG.write_text(config)
-    run("systemctl", "restart", "agentcgroupd")
-    run("agentcgroup", "bpf", "detach")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +34,7 @@ def shared() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def three(switched_on: None, file_engine: Engine, shared: Path) -> fleet.Fleet:
+def three(budget: None, file_engine: Engine, shared: Path) -> fleet.Fleet:
     return fleet.start(file_engine, fleet.SMALL, f"--volume={shared}:/shared")
 
 
