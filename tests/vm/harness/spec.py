@@ -10,9 +10,9 @@ SUITE = "trixie"
 VM_PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "udev", "kmod", "util-linux",
     "procps", "psmisc", "iproute2", "openssh-server", "ca-certificates", "apparmor", "initramfs-tools",
-    "linux-image-cloud-amd64",
+    "linux-image-cloud-amd64", "linux-headers-cloud-amd64",
     "podman", "crun", "runc", "conmon", "catatonit", "netavark", "aardvark-dns", "nftables", "iptables",
-    "uidmap", "passt", "slirp4netns", "fuse-overlayfs", "bubblewrap", "libbpf1", "bpftool",
+    "uidmap", "passt", "slirp4netns", "fuse-overlayfs", "bubblewrap", "libbpf1", "bpftool", "python3-bpfcc",
     "python3", "python3-yaml", "python3-jsonschema", "python3-pyroute2", "python3-podman",
     "python3-pytest", "python3-pytest-timeout", "python3-hypothesis", "python3-pexpect",
     "strace", "busybox-static", "gcc", "libc6-dev",
