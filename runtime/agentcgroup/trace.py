@@ -168,14 +168,17 @@ def _compiler() -> Any:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """clang and libbpf write to the file 2 itself."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(nowhere, 2)
+    """clang and libbpf write to the files 1 and 2 themselves, bcc through the C library's buffers."""
+    kept, nowhere = {fd: os.dup(fd) for fd in (1, 2)}, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    for fd in kept:
+        os.dup2(nowhere, fd)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        ctypes.CDLL(None).fflush(None)
+        for fd, copy in kept.items():
+            os.dup2(copy, fd)
+            os.close(copy)
         os.close(nowhere)
 
 
