@@ -12,6 +12,8 @@ batch containers are frozen at 15/16 and thawed when the interactive call has en
 from __future__ import annotations
 
 import argparse
+import os
+import struct
 import sys
 import threading
 import time
@@ -23,9 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "vm"))
 
 import fleet
 from podman import Background, Engine
+from stats import summary
 
 PATIENCE = 180  # seconds, some six times what a run takes with room for all
 LOAD = fleet.LARGE
+LAGS: list[float] = []
 ALMOST = LOAD.budget * 15 // 16
 
 
@@ -67,12 +71,38 @@ def one(mode: str) -> str:
                     wait(calls, began)
             else:
                 wait(calls, began)
+            if mode == "governed":
+                LAGS.extend(lags(three))
             stuck = [call for call in calls if call.running]
             done = [call.result() for call in calls if not call.running]
             ok = sum(result.rc == 0 for result in done)
             return f"{ok} finished, {len(stuck)} stuck, {fleet.oom_kills()} OOM kills, {time.monotonic() - began:.0f} s"
         finally:
             engine.clean()
+
+
+def lags(three: fleet.Fleet) -> list[float]:
+    """Milliseconds from the charge that crossed to the hold, in the records of its calls."""
+    steps = [step for box in three.containers for step in box.settled(1)[-1]["steps"]]
+    return [step["lag_s"] * 1000 for step in steps if step["step"] == "hold" and step["lag_s"] is not None]
+
+
+def wakeups(count: int = 200) -> list[float]:
+    """Milliseconds until a process that waits for a byte has been woken, read the clock and been read."""
+    (theirs, ours), (back, forth) = os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        while os.read(theirs, 1) == b"x":
+            os.write(forth, struct.pack("d", time.monotonic()))
+        os._exit(0)
+    found = []
+    for _ in range(count):
+        time.sleep(0.01)
+        sent = time.monotonic()
+        os.write(ours, b"x")
+        found.append((struct.unpack("d", os.read(back, 8))[0] - sent) * 1000)
+    os.write(ours, b".")
+    os.waitpid(child, 0)
+    return found
 
 
 def wait(calls: list[Background], began: float) -> None:
@@ -90,6 +120,9 @@ def main() -> None:
     for mode in options.modes:
         for number in range(1, options.n + 1):
             print(f"{mode:8}  run {number}: {one(mode)}", flush=True)
+    if LAGS:
+        print(f"from the charge to the hold  {summary(LAGS, 'ms')}, most {max(LAGS):.1f} ms")
+        print(f"a plain wake-up              {summary(wakeups(), 'ms')}")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class Budget:
         self.level = level
         self.containers: dict[str, Container] = {}
         self.raised = False
+        self.crossed_at: float | None = None
         self._not_before = 0.0
         self._waiting = False
 
@@ -93,11 +94,11 @@ class Budget:
         reserve = call.container.reserve
         return reserve > 0 and (call.container.tree.number("memory.current") or 0) < reserve
 
-    def crossed(self, loop: Loop, kernel: Kernel) -> None:
-        """The kernel says that more is in use than `stop_at`."""
+    def crossed(self, at: float, loop: Loop, kernel: Kernel) -> None:
+        """The kernel says that more is in use than `stop_at`, since that moment (monotonic clock)."""
         if self._waiting:
             return
-        self._waiting = True
+        self._waiting, self.crossed_at = True, at
         loop.after(max(0.0, self._not_before - time.monotonic()), lambda: self._look(kernel))
 
     def _look(self, kernel: Kernel) -> None:
@@ -108,6 +109,7 @@ class Budget:
             if began - call.strain.looked > STALE:
                 call.strain.look(call, began)
         give_way(self.group.path, calls, began, self)
+        self.crossed_at = None
         self.arm(kernel)
         now = time.monotonic()
         self._not_before = now + max(REST, (now - began) / TIME_SHARE)
@@ -155,11 +157,11 @@ class Budgets:
                 self._shared.pop(budget.group.path, None)
         container.budgets = {}
 
-    def crossed(self, container: Container, inside: bool) -> None:
-        """The kernel says that a container charges where little is left."""
+    def crossed(self, container: Container, inside: bool, at: float) -> None:
+        """The kernel says that a container charged where little is left, at that moment (monotonic clock)."""
         for budget in container.budgets.values():
             if budget.inside == inside:
-                budget.crossed(self._loop, self._kernel)
+                budget.crossed(at, self._loop, self._kernel)
 
     def changed(self, call: Call) -> None:
         """A call has begun or ended: claims come and go with it, and what was in use may be free."""
@@ -183,17 +185,20 @@ def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -
     steps = ladder.decide(standings, room)
     for index, step in steps:
         call = calls[index]
-        call.note(Step(step, round(time.monotonic() - call.began, 3), *_figures(call, budget, room)))
         _carry_out(call, step, level)
+        call.note(Step(step, round(time.monotonic() - call.began, 3), *_figures(call, budget, room)))
     if any(step in ("enomem", "end") for _, step in steps):
         for call in calls:  # a throttled task may sleep on for 2 s: the others' time begins anew
             call.strain.waited.pop(level, None)
 
 
-def _figures(call: Call, budget: Budget | None, room: ladder.Room | None) -> tuple[str, int, int, int] | tuple[()]:
+def _figures(
+    call: Call, budget: Budget | None, room: ladder.Room | None
+) -> tuple[str, int, int, int, float | None] | tuple[()]:
     if budget is None or room is None:
         return ()
-    return budget.name, room.used, room.limit, room.claimed(PRIORITIES.index(call.grant.priority))
+    lag = None if budget.crossed_at is None else time.monotonic() - budget.crossed_at
+    return budget.name, room.used, room.limit, room.claimed(PRIORITIES.index(call.grant.priority)), lag
 
 
 def _carry_out(call: Call, step: ladder.Step, level: str) -> None:

@@ -235,7 +235,7 @@ class Governor:
         if container is None:
             return
         if event.type in (CALLS_CROSSED, SHARED_CROSSED) and self.budgets is not None:
-            self.budgets.crossed(container, inside=event.type == CALLS_CROSSED)
+            self.budgets.crossed(container, event.type == CALLS_CROSSED, event.time_ns / 1e9)
             return
         if event.type == ESCAPED:
             comm = event.comm.decode(errors="replace")

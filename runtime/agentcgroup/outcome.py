@@ -38,6 +38,7 @@ class Step:
     """What was done because memory was short: `hold`, `release`, `end`, and when (seconds of the call). budget: the
     slice, or "" for the calls of the container; used, limit, claimed: its bytes in use, its most, and what of it higher
     priorities were promised. None where the call itself or others had come to a limit.
+    lag_s: seconds since the charge that the kernel told of.
     """
 
     step: str
@@ -46,6 +47,7 @@ class Step:
     used: int | None = None
     limit: int | None = None
     claimed: int | None = None
+    lag_s: float | None = None
 
     @property
     def inside(self) -> bool:

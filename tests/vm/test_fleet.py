@@ -53,6 +53,7 @@ def test_together_too_large_all_finish_and_nobody_is_killed(three: fleet.Fleet) 
         hold, release = record["steps"][:2]
         assert (hold["step"], release["step"], hold["budget"]) == ("hold", "release", fleet.SLICE)
         assert hold["limit"] == three.load.budget * fleet.MIB
+        assert hold["lag_s"] > 0
         assert hold["used"] + hold["claimed"] > hold["limit"] * 15 / 16
         assert abs(record["held_s"] - (release["at_s"] - hold["at_s"])) < 0.5
         assert "s held for other containers. Peak 1" in result.feedback[0]

@@ -61,6 +61,7 @@ ONE_KERNEL = {
     "test_attacks.py": "7",
     "test_observe.py": "7",
     "test_runtimes.py": "7",
+    "test_fleet.py": "7",
     "test_shells.py": "6.12",
     "test_daemon_death.py": "6.12",
     "test_enforcement.py": "6.12",
@@ -69,4 +70,7 @@ ONE_KERNEL = {
     "test_churn.py": "6.12",
     "test_cli.py": "6.12",
     "test_who_is_a_call.py": "6.12",
+    "test_dying.py": "6.12",
+    "test_bpf.py": "6.12",
+    "test_trace.py": "6.12",
 }
