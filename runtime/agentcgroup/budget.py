@@ -109,10 +109,25 @@ class Budget:
             if began - call.strain.looked > STALE:
                 call.strain.look(call, began)
         give_way(self.group.path, calls, began, self)
+        self._note_observed()
         self.crossed_at = None
         self.arm(kernel)
         now = time.monotonic()
         self._not_before = now + max(REST, (now - began) / TIME_SHARE)
+
+    def _note_observed(self) -> None:
+        """Where a policy only observes: who would have had to give way."""
+        observed = [one for one in self.containers.values() if one.policy.mode == "observe"]
+        room = self.room() if observed else None
+        for call in [call for one in observed for call in one.calls.values()]:
+            if room is not None and call.crowded is None and room.short(PRIORITIES.index(call.grant.priority)):
+                call.crowded = self.step("hold", call, room)
+
+    def step(self, name: ladder.Step, call: Call, room: ladder.Room) -> Step:
+        """What is done to a call now, with this budget's figures."""
+        lag = None if self.crossed_at is None else time.monotonic() - self.crossed_at
+        claimed = room.claimed(PRIORITIES.index(call.grant.priority))
+        return Step(name, call.age_s, self.name, room.used, room.limit, claimed, lag)
 
     def arm(self, kernel: Kernel) -> None:
         """Tell the kernel at what use a container is to be looked at."""
@@ -120,7 +135,7 @@ class Budget:
         self.raised = False
         for container in self.containers.values():
             stop = 0
-            if room is not None and container.policy.mode == "enforce":
+            if room is not None:
                 lowest = len(PRIORITIES) - 1
                 priority = lowest if self.inside else PRIORITIES.index(container.policy.priority)
                 base = room.limit - room.margin - room.claimed(priority)
@@ -186,19 +201,10 @@ def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -
     for index, step in steps:
         call = calls[index]
         _carry_out(call, step, level)
-        call.note(Step(step, round(time.monotonic() - call.began, 3), *_figures(call, budget, room)))
+        call.note(Step(step, call.age_s) if budget is None or room is None else budget.step(step, call, room))
     if any(step in ("enomem", "end") for _, step in steps):
         for call in calls:  # a throttled task may sleep on for 2 s: the others' time begins anew
             call.strain.waited.pop(level, None)
-
-
-def _figures(
-    call: Call, budget: Budget | None, room: ladder.Room | None
-) -> tuple[str, int, int, int, float | None] | tuple[()]:
-    if budget is None or room is None:
-        return ()
-    lag = None if budget.crossed_at is None else time.monotonic() - budget.crossed_at
-    return budget.name, room.used, room.limit, room.claimed(PRIORITIES.index(call.grant.priority)), lag
 
 
 def _carry_out(call: Call, step: ladder.Step, level: str) -> None:

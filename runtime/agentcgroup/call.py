@@ -35,8 +35,8 @@ class Call:
 
     shim_fd: a pidfd of its shim where it was taken in without a word. held_at: the cgroup whose limit it was held for.
     driver: a program that the agent started without a shell and whose shells share this call. can_be_refused: it gets
-    ENOMEM at its limit; refused: at what it had when the ladder came to that. most_together, most_forks: what `observe`
-    saw of all calls' bytes and of processes a second.
+    ENOMEM at its limit; refused: at what it had when the ladder came to that. most_together, most_forks, crowded: what
+    `observe` saw of all calls' bytes, of processes a second, and when it would have been held first.
     """
 
     def __init__(self, container: Container, slot: Slot, grant: Grant, command: Command, hint: Hint) -> None:
@@ -76,6 +76,7 @@ class Call:
         self.timers: list[Timer] = []
         self.others: dict[int, Neighbour] = {}
         self.steps: list[Step] = []
+        self.crowded: Step | None = None
         self.can_be_refused: bool = False
         self.refused: bool = False
         self.refusals = 0
@@ -95,6 +96,11 @@ class Call:
     def held_s(self) -> float:
         """Seconds frozen so far."""
         return self.held_total + (time.monotonic() - self.held_since if self.held_since is not None else 0.0)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it began, to the millisecond."""
+        return round(time.monotonic() - self.began, 3)
 
     @property
     def enforced(self) -> bool:

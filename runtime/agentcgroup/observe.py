@@ -20,6 +20,13 @@ def would(outcome: Outcome, call: Call) -> tuple[str, ...]:
     if max(peak, call.most_together) > together:
         most = format_bytes(max(peak, call.most_together))
         found.append(f"container: {most} of all calls together are above the limit {format_bytes(together)}")
+    if call.crowded is not None:
+        used, limit = format_bytes(call.crowded.used or 0), format_bytes(call.crowded.limit or 0)
+        where = call.crowded.budget or "all calls together"
+        promised = (
+            f", {format_bytes(call.crowded.claimed)} of which others were promised" if call.crowded.claimed else ""
+        )
+        found.append(f"held: {used} in use by {where} are too near the limit {limit}{promised}")
     if grant.time is not None and outcome.duration_s > grant.time:
         found.append(f"time: {format_seconds(outcome.duration_s)} is above the limit {format_seconds(grant.time)}")
     if outcome.pids_peak is not None and outcome.pids_peak > grant.pids:

@@ -13,7 +13,7 @@ from agentcgroup.units import format_bytes, format_seconds
 Record = Mapping[str, Any]
 
 NOTABLE_S = 0.2
-_EVENTS = ("ended", "oom_kills", "pids_denied", "orphans", "clamps", "hint_problems", "would")
+_EVENTS = ("ended", "oom_kills", "refusals", "pids_denied", "orphans", "clamps", "hint_problems", "would")
 
 
 def notable(record: Record) -> bool:
@@ -58,6 +58,8 @@ def _details(record: Record) -> Iterator[tuple[str, str]]:
     yield "killed", _names(record, "oom_kills", "oom_victims")
     yield "beside", ", ".join(_neighbours(record))
     yield "slowed", _slowed(record)
+    yield from (("step", step) for step in _steps(record))
+    yield "refused", f"memory {_count(record, 'refusals')} times (ENOMEM)" if _number(record, "refusals") else ""
     yield "cpu, io", _usage(record)
     yield "pids", _pids(record)
     yield "orphans", " ".join(filter(None, (_names(record, "orphans", "orphan_names"), _orphan_action(record))))
@@ -122,11 +124,22 @@ def _neighbours(record: Record) -> Iterator[str]:
 def _slowed(record: Record) -> str:
     shown = (
         ("throttled_s", "waiting for memory"),
-        ("held_s", "held for other calls"),
+        ("held_s", "held for others"),
         ("queued_s", "queued before the start"),
         ("cpu_throttled_s", "stopped by cpu.max"),
     )
     return ", ".join(f"{_seconds(record, key)} {what}" for key, what in shown if _number(record, key) >= 0.001)
+
+
+def _steps(record: Record) -> Iterator[str]:
+    words = {"hold": "held", "release": "went on", "enomem": "refused more", "end": "told to end"}
+    for step in [step for step in _list(record, "steps") if isinstance(step, dict)][:16]:
+        text = f"{words.get(_text(step, 'step'), '?')} at {_seconds(step, 'at_s') or '0 ms'}"
+        if _number(step, "limit"):
+            used, limit, claimed = (format_bytes(int(_number(step, key))) for key in ("used", "limit", "claimed"))
+            text += f": {_text(step, 'budget') or 'all calls together'} had {used} of {limit} in use"
+            text += f", {claimed} promised" if _number(step, "claimed") else ""
+        yield text
 
 
 def _usage(record: Record) -> str:

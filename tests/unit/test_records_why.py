@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from agentcgroup.commandline import analyse
 from agentcgroup.hint import parse
-from agentcgroup.outcome import Clamp, Neighbour, Outcome
+from agentcgroup.outcome import Clamp, Neighbour, Outcome, Step
 from agentcgroup.records import notable, record_of, why
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +60,12 @@ def test_a_call_that_much_happened_to() -> None:
         egress_bytes=2 * MIB,
         ingress_bytes=3 * GIB,
         processes=300,
+        steps=(
+            Step("hold", 2.5, "agentcgroup.slice", 960 * MIB, GIB, 64 * MIB, 0.002),
+            Step("release", 4.0, "agentcgroup.slice", 512 * MIB, GIB, 0),
+            Step("enomem", 5.0),
+        ),
+        refusals=3,
         pids_peak=256,
         pids_limit=256,
         pids_denied=9,
@@ -78,7 +84,11 @@ def test_a_call_that_much_happened_to() -> None:
         "  memory   peak 2 GiB, limit 2 GiB (hint 8g), all calls together 4 GiB, 3 times above memory.high\n"
         "  killed   2 (node, npm)\n"
         "  beside   call 5 cargo 1 GiB\n"
-        "  slowed   4 s waiting for memory, 1.5 s held for other calls, 2 s queued before the start\n"
+        "  slowed   4 s waiting for memory, 1.5 s held for others, 2 s queued before the start\n"
+        "  step     held at 2.5 s: agentcgroup.slice had 960 MiB of 1 GiB in use, 64 MiB promised\n"
+        "  step     went on at 4 s: agentcgroup.slice had 512 MiB of 1 GiB in use\n"
+        "  step     refused more at 5 s\n"
+        "  refused  memory 3 times (ENOMEM)\n"
         "  cpu, io  5 MiB, 2 MiB sent, 3 GiB received\n"
         "  pids     peak 256 of 256, 300 ended, 9 refused\n"
         "  orphans  1 (esbuild) ended with the call\n"

@@ -48,6 +48,11 @@ def hog(mib: int, seconds: float = 1, pace: str = "pass") -> str:
     return f"python3 -c '{HOG.format(mib=mib, seconds=seconds, pace=pace)}'"
 
 
+def busy(seconds: int) -> str:
+    """A command text that computes for so long."""
+    return f"end=$((SECONDS+{seconds})); while [ $SECONDS -lt $end ]; do :; done"
+
+
 @contextmanager
 def budget(mib: int, **limits: str) -> Iterator[None]:
     """The slice, with that MemoryMax."""

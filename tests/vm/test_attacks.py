@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import service
+from bpftool import dumped
 from churn import come_to_rest
 from podman import Background, Container, Engine, Result, wait_for
 
@@ -115,6 +116,7 @@ def test_a_flood_hurts_nobody_but_its_own_container(attacker: Container, bystand
 
 def test_afterwards_both_containers_are_as_before(attacker: Container, bystander: Container, journal) -> None:
     assert service.answers()
+    wait_for(lambda: dumped("calls") == dumped("refusals") == [], 10, "nothing of a call to be in the kernel's maps")
     for container in (attacker, bystander):
         come_to_rest(container)
         fine(container)

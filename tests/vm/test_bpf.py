@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import service
-from churn import Many
+from bpftool import PINS, dumped, links, programs
+from churn import Many, come_to_rest
 from podman import CGROUPFS, Container, Engine, run, wait_for
-
-PINS = Path("/sys/fs/bpf/agentcgroup")
 
 
 @pytest.fixture(scope="module")
@@ -22,19 +22,6 @@ def box(file_engine: Engine) -> Container:
 
 def status() -> dict[str, Any]:
     return json.loads(run("agentcgroup", "bpf", "status", "--json").stdout)
-
-
-def links() -> dict[str, int]:
-    """The ids of what is attached, by the names of the pins: another id is another copy."""
-    show = ("bpftool", "-j", "link", "show", "pinned")
-    pins = PINS.glob("link_*")
-    return {path.name: json.loads(run(*show, str(path), check=False).stdout)["id"] for path in pins}
-
-
-def programs() -> int:
-    """How many of our programs are loaded, wherever they are attached."""
-    names = {path.name.partition("_")[2] for path in PINS.glob("*_*")}
-    return sum(program.get("name") in names for program in json.loads(run("bpftool", "-j", "prog", "show").stdout))
 
 
 def recorded(box: Container, text: str) -> dict[str, Any]:
@@ -114,9 +101,20 @@ def test_many_small_calls_leave_nothing_in_the_maps(box: Container) -> None:
         wait_for(lambda name=name: dumped(name) == [], 10, f"the end of what is in {name}")
 
 
-def dumped(name: str) -> list[Any]:
-    """The entries of a map."""
-    return json.loads(run("bpftool", "-j", "map", "dump", "pinned", str(PINS / name)).stdout)
+def wakeups() -> int:
+    """How often a thread of the daemon has gone to sleep and been woken, so far."""
+    states = [path.read_text() for path in Path(f"/proc/{service.pid()}/task").glob("*/status")]
+    return sum(int(line.split()[1]) for text in states for line in text.splitlines() if line.startswith("voluntary"))
+
+
+def test_an_idle_container_costs_no_wake_ups(box: Container) -> None:
+    """But for the word to systemd's watchdog, twice in its time."""
+    come_to_rest(box)
+    time.sleep(5)
+    watchdog = int(run("systemctl", "show", "--property=WatchdogUSec", "--value", service.SERVICE).stdout.rstrip("s\n"))
+    before = wakeups()
+    time.sleep(watchdog / 2)
+    assert wakeups() - before <= 2
 
 
 def test_a_killed_daemon_leaves_it_at_work_and_the_next_one_takes_it_over(box: Container) -> None:

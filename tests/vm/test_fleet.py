@@ -61,11 +61,6 @@ def test_together_too_large_all_finish_and_nobody_is_killed(three: fleet.Fleet) 
     assert fleet.oom_kills() == kills
 
 
-def busy(seconds: int) -> str:
-    """A command text that computes for so long."""
-    return f"end=$((SECONDS+{seconds})); while [ $SECONDS -lt $end ]; do :; done"
-
-
 #: What the batch call does around its growth, and what the interactive call does after a while.
 LOCKS = {
     "flock": ("exec 9>/shared/lock; flock 9; {grow}", "flock /shared/lock echo got it"),
@@ -92,11 +87,30 @@ def test_who_waits_for_something_that_the_held_has_gets_it(three: fleet.Fleet, s
     known = len(batch.ledger())
     holder = batch.background(first.format(grow=fleet.hog(250)))
     opened = "exec 8</shared/pipe; " if kind == "pipe" else ""  # else the writer never starts
-    waiter = interactive.call(f"{opened}{busy(15)}; {others}")
+    waiter = interactive.call(f"{opened}{fleet.busy(15)}; {others}")
     assert waiter.rc == 0 and waiter.out.endswith("got it\n"), waiter
     assert holder.result().rc == 0, holder.result()
     record = batch.settled(known + 1)[-1]
     assert "hold" in steps(batch) and record["held_s"] < DEADLINE + 5, record
+
+
+def test_a_container_that_is_only_observed_is_not_held_and_the_record_says_that_it_would(
+    three: fleet.Fleet, engine: Engine
+) -> None:
+    set_policy("fleet-observed", json.dumps({"mode": "observe", "priority": "batch"}))
+    box = engine.start(f"--cgroup-parent={fleet.SLICE}", policy="fleet-observed")
+    beside = three.containers[0].background(fleet.busy(20))
+    result = box.call(fleet.hog(200))
+    assert (result.rc, result.feedback) == (0, [])
+    record = box.settled(1)[-1]
+    assert (record["held_s"], record["steps"]) == (0, [])
+    [phrase] = record["would"]
+    assert re.fullmatch(
+        r"held: [\d.]+ MiB in use by agentcgroup.slice are too near the limit 360 MiB,"
+        r" [\d.]+ MiB of which others were promised",
+        phrase,
+    )
+    assert beside.result().rc == 0
 
 
 def test_calls_of_one_container_give_way_to_each_other_by_what_they_declare(engine: Engine) -> None:
@@ -135,7 +149,7 @@ def test_a_killed_daemon_leaves_nobody_held(three: fleet.Fleet) -> None:
     interactive, batch, _ = three.containers
     known = len(batch.ledger())
     holder = batch.background(fleet.hog(250))
-    beside = interactive.background(busy(20))
+    beside = interactive.background(fleet.busy(20))
     wait_for(lambda: any(row["held"] for row in service.calls(batch.id)), 10, "the hold")
     service.kill()
     assert (holder.result().rc, beside.result().rc) == (0, 0)
