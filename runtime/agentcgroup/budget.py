@@ -9,7 +9,7 @@ fleet is silent.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +47,9 @@ class Budget:
         self.containers: dict[str, Container] = {}
         self.raised = False
         self.crossed_at: float | None = None
+        self.decided = 0.0
         self._not_before = 0.0
-        self._waiting = False
+        self._waiting: set[Callable[[Kernel], None]] = set()
 
     @property
     def inside(self) -> bool:
@@ -96,13 +97,28 @@ class Budget:
 
     def crossed(self, at: float, loop: Loop, kernel: Kernel) -> None:
         """The kernel says that more is in use than `stop_at`, since that moment (monotonic clock)."""
-        if self._waiting:
-            return
-        self._waiting, self.crossed_at = True, at
-        loop.after(max(0.0, self._not_before - time.monotonic()), lambda: self._look(kernel))
+        if self.crossed_at is None:
+            self.crossed_at = at
+            self._soon(self._look, loop, kernel)
+
+    def changed(self, loop: Loop, kernel: Kernel) -> None:
+        """A claim has come or gone, or what was in use may be free."""
+        self._soon(self.arm, loop, kernel)
+
+    def _soon(self, work: Callable[[Kernel], None], loop: Loop, kernel: Kernel) -> None:
+        """Do it, once, when this budget has not had more than its share of our time."""
+        if work not in self._waiting:
+            self._waiting.add(work)
+            loop.after(max(0.0, self._not_before - time.monotonic()), lambda: self._do(work, kernel))
+
+    def _do(self, work: Callable[[Kernel], None], kernel: Kernel) -> None:
+        self._waiting.discard(work)
+        began = time.monotonic()
+        work(kernel)
+        now = time.monotonic()
+        self._not_before = now + max(REST, (now - began) / TIME_SHARE)
 
     def _look(self, kernel: Kernel) -> None:
-        self._waiting = False
         began = time.monotonic()
         calls = [call for one in self.containers.values() for call in one.calls.values() if call.enforced]
         for call in calls:
@@ -112,8 +128,6 @@ class Budget:
         self._note_observed()
         self.crossed_at = None
         self.arm(kernel)
-        now = time.monotonic()
-        self._not_before = now + max(REST, (now - began) / TIME_SHARE)
 
     def _note_observed(self) -> None:
         """Where a policy only observes: who would have had to give way."""
@@ -183,7 +197,7 @@ class Budgets:
         for budget in call.container.budgets.values():
             claims = call.grant.declared if budget.inside else call.container.reserve
             if claims or budget.raised:
-                budget.arm(self._kernel)
+                budget.changed(self._loop, self._kernel)
 
 
 def shared(base: Cgroup, top: Path) -> Cgroup | None:
@@ -195,13 +209,16 @@ def shared(base: Cgroup, top: Path) -> Cgroup | None:
 def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -> None:
     """Decide for the calls that share the limit of the cgroup `level`, and act."""
     calls = [call for call in calls if call.held_since is None or call.held_at == level]
-    room = budget.room() if budget is not None else None
+    room = None
+    if budget is not None:
+        room, budget.decided = budget.room(), now
     standings = [call.strain.standing(call, now, level, budget is not None and budget.reserved(call)) for call in calls]
     steps = ladder.decide(standings, room)
     for index, step in steps:
         call = calls[index]
         _carry_out(call, step, level)
-        call.note(Step(step, call.age_s) if budget is None or room is None else budget.step(step, call, room))
+        told = room is not None and (step == "release" or room.short(PRIORITIES.index(call.grant.priority)))
+        call.note(budget.step(step, call, room) if budget and room and told else Step(step, call.age_s))
     if any(step in ("enomem", "end") for _, step in steps):
         for call in calls:  # a throttled task may sleep on for 2 s: the others' time begins anew
             call.strain.waited.pop(level, None)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: As OOM_RAISE of the shim.
 OOM_SCORE = 500
+#: Of who is held: where memory runs out all the same, the kernel takes him and not one that he was held for.
+HELD_OOM_SCORE = 750
 NAMED = 16  # orphans of which the name is recorded
 NEIGHBOURS = 8  # recorded at most
 STEPS = 8  # holds, releases and ends recorded, from the first and from the latest
@@ -143,12 +145,16 @@ class Call:
         """Freeze it, that others get on at the limit of the cgroup `level`. It keeps its memory and does not grow."""
         if self.held_since is None and self.cgroup.try_write("cgroup.freeze", 1):
             self.held_since, self.held_at = time.monotonic(), level
+            self.raise_oom_scores(HELD_OOM_SCORE)
 
     def release(self) -> None:
         """Thaw it."""
         if self.held_since is not None:
             self.held_total = self.held_s
             self.held_since = None
+        for pid in self.cgroup.pids():
+            if read_proc(pid, "oom_score_adj").strip() == str(HELD_OOM_SCORE).encode():
+                write_proc(pid, "oom_score_adj", OOM_SCORE)
         self.cgroup.try_write("cgroup.freeze", 0)
 
     def let_be(self) -> None:
@@ -195,12 +201,12 @@ class Call:
         if moved:
             self.driver = driver
 
-    def raise_oom_scores(self) -> None:
+    def raise_oom_scores(self, least: int = OOM_SCORE) -> None:
         """An OOM above us takes a call, not the agent. The shim sees to it, but where /proc is read-only."""
         for pid in self.cgroup.pids():
             score = read_proc(pid, "oom_score_adj").strip()
-            if score and int(score) < OOM_SCORE:
-                write_proc(pid, "oom_score_adj", OOM_SCORE)
+            if score and int(score) < least:
+                write_proc(pid, "oom_score_adj", least)
 
     def sample(self) -> None:
         """Remember counters now, for the engine may remove the directory before the end is seen (podman#25990)."""

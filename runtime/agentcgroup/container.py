@@ -305,6 +305,7 @@ class Container:
         hint, origin = self._hint(Request(hint=environment.get(commandline.HINT_NAME, "")), command)
         kind = admission.kind_of(command, self.policy.rule_for(command.text))
         call = self.admit(slot, command, kind, hint, origin, shell.since() if shell else time.monotonic())
+        call.release()  # an earlier daemon may have held it
         judge.place(call)
         if shell is None:
             self.governor.emptied(call)

@@ -216,8 +216,9 @@ class Watch:
         """
         holding = {call.held_at for call in calls if call.held_since is not None}
         for level in sorted(holding | {call.strain.level for call in calls if call.strain.stalled}):
-            sharing = [call for call in self._peers(level) if call.enforced]
-            give_way(level, sharing, now, self._container.budgets.get(level))
+            budget = self._container.budgets.get(level)
+            if budget is None or now - budget.decided >= TICK / 2:  # else another container that shares it did just now
+                give_way(level, [call for call in self._peers(level) if call.enforced], now, budget)
 
     def _peers(self, level: str) -> list[Call]:
         """The calls at and below a cgroup."""

@@ -145,12 +145,20 @@ def test_a_call_that_asked_for_it_is_refused_memory_and_not_killed(engine: Engin
     assert (record["oom_kills"], record["result"]) == (0, "ok") and record["refusals"] > 0
 
 
+def oom_scores(box: Container) -> set[int]:
+    """Of the processes of its calls."""
+    pids = [pid for path in (box.tree / "calls").glob("[0-9]*/cgroup.procs") for pid in path.read_text().split()]
+    return {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids}
+
+
 def test_a_killed_daemon_leaves_nobody_held(three: fleet.Fleet) -> None:
     interactive, batch, _ = three.containers
     known = len(batch.ledger())
     holder = batch.background(fleet.hog(250))
     beside = interactive.background(fleet.busy(20))
     wait_for(lambda: any(row["held"] for row in service.calls(batch.id)), 10, "the hold")
+    assert oom_scores(batch) == {750}
     service.kill()
+    wait_for(lambda: oom_scores(batch) == {500}, 10, "the next daemon to take it over")
     assert (holder.result().rc, beside.result().rc) == (0, 0)
     assert batch.settled(known + 1)[-1]["result"] in ("ok", "unknown")  # nobody told the next daemon how it ended
