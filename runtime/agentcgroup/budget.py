@@ -216,19 +216,20 @@ def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -
     steps = ladder.decide(standings, room)
     for index, step in steps:
         call = calls[index]
-        _carry_out(call, step, level)
-        told = room is not None and (step == "release" or room.short(PRIORITIES.index(call.grant.priority)))
+        short = room is not None and room.short(PRIORITIES.index(call.grant.priority))
+        _carry_out(call, step, level, short)
+        told = budget and room and (short or (step == "release" and call.crowded_out))
         call.note(budget.step(step, call, room) if budget and room and told else Step(step, call.age_s))
     if any(step in ("enomem", "end") for _, step in steps):
         for call in calls:  # a throttled task may sleep on for 2 s: the others' time begins anew
             call.strain.waited.pop(level, None)
 
 
-def _carry_out(call: Call, step: ladder.Step, level: str) -> None:
+def _carry_out(call: Call, step: ladder.Step, level: str, short: bool) -> None:
     if step == "release":
         call.release()
     elif step == "hold":
-        call.hold(level)
+        call.hold(level, crowded_out=short)
         call.container.watch.arm()
     elif step == "enomem":
         call.refused = True

@@ -58,6 +58,7 @@ class Call:
         self.held_since: float | None = None
         self.held_total = 0.0
         self.held_at = ""
+        self.crowded_out = False
         self.spared_until = float("-inf")
         self.queued_s = 0.0
         self.strain = Strain()
@@ -141,8 +142,11 @@ class Call:
         told = self.status is not None or self.orphan_action is not None
         return told or self.last_peak > 0 or self.strain.cpu_seen > 0 or self.slot.used()
 
-    def hold(self, level: str) -> None:
-        """Freeze it, that others get on at the limit of the cgroup `level`. It keeps its memory and does not grow."""
+    def hold(self, level: str, crowded_out: bool = False) -> None:
+        """Freeze it, that others get on at the limit of the cgroup `level`. It keeps its memory and does not grow.
+        `crowded_out`: for want of room, and until there is some.
+        """
+        self.crowded_out = crowded_out
         if self.held_since is None and self.cgroup.try_write("cgroup.freeze", 1):
             self.held_since, self.held_at = time.monotonic(), level
             self.raise_oom_scores(HELD_OOM_SCORE)

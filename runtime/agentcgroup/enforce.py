@@ -145,6 +145,7 @@ class Strain:
             idle=not self.at_work,
             reserved=reserved,
             held=call.held_since is not None,
+            crowded_out=call.crowded_out,
             spared=now < call.spared_until,
             ending=call.ended is not None,
             refused=call.refused or not call.can_be_refused,

@@ -50,8 +50,8 @@ class Standing:
 
     burden: the priority, 0 the highest, and the size; the greatest gives way first. waited: slowed and held in this
     episode. stalled: no progress since the last look. idle: neither charging nor running for a while. reserved: uses
-    no more than what it was promised. spared: handling a signal. ending: told to end. refused: told ENOMEM if it asks
-    for more, or cannot be.
+    no more than what it was promised. crowded_out: held for want of room, before anybody stood still. spared: handling
+    a signal. ending: told to end. refused: told ENOMEM if it asks for more, or cannot be.
     """
 
     burden: tuple[int, int]
@@ -62,6 +62,7 @@ class Standing:
     idle: bool = False
     reserved: bool = False
     held: bool = False
+    crowded_out: bool = False
     spared: bool = False
     ending: bool = False
     refused: bool = True
@@ -94,7 +95,8 @@ def decide(calls: Sequence[Standing], room: Room | None = None) -> list[tuple[in
 def _released(calls: Sequence[Standing], running: list[int], room: Room | None) -> list[int]:
     """Who has waited long enough or has room; or the first of all, where nobody else is at work."""
     held = [n for n, call in enumerate(calls) if call.held]
-    free = [n for n in held if calls[n].late or (room and not room.short(calls[n].burden[0], MARGINS))]
+    roomy = [n for n in held if calls[n].crowded_out and room and not room.short(calls[n].burden[0], MARGINS)]
+    free = [n for n in held if calls[n].late or n in roomy]
     if free or not held or any(not calls[n].idle for n in running):
         return free
     return [min(held, key=lambda n: calls[n].burden)]

@@ -98,10 +98,15 @@ def test_who_may_not_be_held_is_not() -> None:
 
 
 def test_a_held_call_goes_on_once_there_is_more_room_than_it_took_to_hold_it() -> None:
-    held = call(300, priority=2, held=True)
+    held = call(300, priority=2, held=True, crowded_out=True)
     assert decide([call(100), held], Room(900, 1000, 60)) == []
     assert decide([call(100), held], Room(880, 1000, 60)) == [(1, "release")]
     assert decide([call(100), held], Room(800, 1000, 60, (0, 90, 0))) == []
+
+
+def test_who_is_held_because_others_stood_still_waits_for_them_whatever_room_there_is() -> None:
+    """At memory.high, say, which is far below the hard limit."""
+    assert decide([call(100), call(300, held=True)], Room(500, 1000, 60)) == []
 
 
 def test_where_nobody_else_works_the_first_of_the_held_goes_on_and_the_others_wait_for_it() -> None:
