@@ -29,9 +29,10 @@ MARGIN_SHARE = 1 / 16
 MARGIN_MOST = 1 << 30
 #: Who may go on in a short budget is looked at again when such a share of the margin more is in use.
 STRIDE = 1 / 8
-#: Seconds between decisions for one budget, and the most of the daemon's time that they take.
-REST = 0.01
-TIME_SHARE = 0.2
+#: Seconds between decisions for one budget, and the most of the daemon's time that they take: for one container's own
+#: little, that it cannot hold up the others.
+REST = 0.005
+TIME_SHARE, OWN_TIME_SHARE = 0.5, 0.1
 #: A call's figures are read anew for a decision when they are older (seconds).
 STALE = 0.5
 
@@ -116,7 +117,8 @@ class Budget:
         began = time.monotonic()
         work(kernel)
         now = time.monotonic()
-        self._not_before = now + max(REST, (now - began) / TIME_SHARE)
+        share = OWN_TIME_SHARE if self.inside else TIME_SHARE
+        self._not_before = now + max(REST, (now - began) / share)
 
     def _look(self, kernel: Kernel) -> None:
         began = time.monotonic()
@@ -220,6 +222,9 @@ def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -
         _carry_out(call, step, level, short)
         told = budget and room and (short or (step == "release" and call.crowded_out))
         call.note(budget.step(step, call, room) if budget and room and told else Step(step, call.age_s))
+    for index, step in steps:
+        if step == "hold":  # after all have been stopped, for time counts
+            calls[index].offer()
     if any(step in ("enomem", "end") for _, step in steps):
         for call in calls:  # a throttled task may sleep on for 2 s: the others' time begins anew
             call.strain.waited.pop(level, None)

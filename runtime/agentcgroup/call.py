@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 #: As OOM_RAISE of the shim.
 OOM_SCORE = 500
-#: Of who is held: where memory runs out all the same, the kernel takes him and not one that he was held for.
 HELD_OOM_SCORE = 750
 NAMED = 16  # orphans of which the name is recorded
 NEIGHBOURS = 8  # recorded at most
@@ -149,7 +148,10 @@ class Call:
         self.crowded_out = crowded_out
         if self.held_since is None and self.cgroup.try_write("cgroup.freeze", 1):
             self.held_since, self.held_at = time.monotonic(), level
-            self.raise_oom_scores(HELD_OOM_SCORE)
+
+    def offer(self) -> None:
+        """While it is held: where memory runs out all the same, the kernel is to take it, not one that it waits for."""
+        self.raise_oom_scores(HELD_OOM_SCORE)
 
     def release(self) -> None:
         """Thaw it."""
