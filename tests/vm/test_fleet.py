@@ -4,6 +4,7 @@ runs out, nobody is killed, nobody waits for ever, and all of it is told.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -145,10 +146,19 @@ def test_a_call_that_asked_for_it_is_refused_memory_and_not_killed(engine: Engin
     assert (record["oom_kills"], record["result"]) == (0, "ok") and record["refusals"] > 0
 
 
+def is_held(box: Container) -> bool:
+    """Whether a call of it is."""
+    return any(row["held"] for row in service.calls(box.id))
+
+
 def oom_scores(box: Container) -> set[int]:
     """Of the processes of its calls."""
     pids = [pid for path in (box.tree / "calls").glob("[0-9]*/cgroup.procs") for pid in path.read_text().split()]
-    return {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids}
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            found.add(int(Path(f"/proc/{pid}/oom_score_adj").read_text()))
+    return found
 
 
 def test_a_killed_daemon_leaves_nobody_held(three: fleet.Fleet) -> None:
@@ -156,9 +166,11 @@ def test_a_killed_daemon_leaves_nobody_held(three: fleet.Fleet) -> None:
     known = len(batch.ledger())
     holder = batch.background(fleet.hog(250))
     beside = interactive.background(fleet.busy(20))
-    wait_for(lambda: any(row["held"] for row in service.calls(batch.id)), 10, "the hold")
+    wait_for(lambda: is_held(batch), 10, "the hold")
     assert oom_scores(batch) == {750}
     service.kill()
-    wait_for(lambda: oom_scores(batch) == {500}, 10, "the next daemon to take it over")
+    while holder.running:  # the next daemon lets it go on, and may hold it again
+        held, scores = is_held(batch), oom_scores(batch)
+        assert held or is_held(batch) or scores <= {500}, scores
     assert (holder.result().rc, beside.result().rc) == (0, 0)
     assert batch.settled(known + 1)[-1]["result"] in ("ok", "unknown")  # nobody told the next daemon how it ended
