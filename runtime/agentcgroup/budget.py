@@ -123,12 +123,14 @@ class Budget:
     def _look(self, kernel: Kernel) -> None:
         began = time.monotonic()
         calls = [call for one in self.containers.values() for call in one.calls.values() if call.enforced]
-        for call in calls:
-            if began - call.strain.looked > STALE:
-                call.strain.look(call, began)
-        give_way(self.group.path, calls, began, self)
-        self._note_observed()
-        self.crossed_at = None
+        try:
+            for call in calls:
+                if began - call.strain.looked > STALE:
+                    call.strain.look(call, began)
+            give_way(self.group.path, calls, began, self)
+            self._note_observed()
+        finally:
+            self.crossed_at = None  # whatever went wrong, the next crossing is looked at
         self.arm(kernel)
 
     def _note_observed(self) -> None:
