@@ -115,10 +115,12 @@ class Budget:
     def _do(self, work: Callable[[Kernel], None], kernel: Kernel) -> None:
         self._waiting.discard(work)
         began = time.monotonic()
-        work(kernel)
-        now = time.monotonic()
-        share = OWN_TIME_SHARE if self.inside else TIME_SHARE
-        self._not_before = now + max(REST, (now - began) / share)
+        try:
+            work(kernel)
+        finally:
+            now = time.monotonic()
+            share = OWN_TIME_SHARE if self.inside else TIME_SHARE
+            self._not_before = now + max(REST, (now - began) / share)
 
     def _look(self, kernel: Kernel) -> None:
         began = time.monotonic()

@@ -120,6 +120,8 @@ class Container:
             self.reapply()
             self.pool.rewrite(self.limit)
             self.publish()
+        else:
+            self.governor.rearm(self)
 
     def change_policy(self, policy: Policy) -> None:
         """Govern by another policy from now on; running calls keep their grants."""
@@ -162,7 +164,7 @@ class Container:
     def reapply(self) -> None:
         """Have the container-wide limits written once more; lowering one may take a while."""
         policy, limits, files = self.policy, self.limits, self.directory_files
-        self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: None)
+        self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: self.governor.rearm(self))
 
     def slowly(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
         """Have limits written, which may wait in the kernel; `done` gets the result on the loop's thread."""

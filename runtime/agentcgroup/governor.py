@@ -229,6 +229,11 @@ class Governor:
         self.kernel, self.budgets = kernel, Budgets(kernel, self.loop)
         self.loop.add(kernel.fd, select.EPOLLIN, lambda _e: kernel.read())
 
+    def rearm(self, container: Container) -> None:
+        """The limits of a container, or those above it, may have moved."""
+        if self.budgets is not None and not container.closed:
+            self.budgets.join(container)
+
     def kernel_event(self, event: Event) -> None:
         """A call has ended, a process has left its container's subtree, or memory is short."""
         container = self._by_cgid.get(event.root)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,18 @@ def test_together_too_large_all_finish_and_nobody_is_killed(three: fleet.Fleet) 
         assert abs(record["held_s"] - (release["at_s"] - hold["at_s"])) < 0.5
         assert "s held for other containers. Peak 1" in result.feedback[0]
         assert f"had {hold['used'] / fleet.MIB:.1f} MiB of 360 MiB in use, and " in result.feedback[1]
+    assert fleet.oom_kills() == kills
+
+
+def test_a_limit_that_is_moved_later_counts(three: fleet.Fleet) -> None:
+    limit = fleet.GROUP / "memory.max"
+    limit.write_text("4G")
+    assert three.containers[0].call("true").rc == 0
+    time.sleep(1)  # for which limits are taken to be fresh
+    assert three.containers[0].call("true").rc == 0
+    limit.write_text(f"{three.load.budget}M")
+    kills = fleet.oom_kills()
+    assert [call.result().rc for call in three.all_at_once()] == [0, 0, 0]
     assert fleet.oom_kills() == kills
 
 
