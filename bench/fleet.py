@@ -3,10 +3,11 @@
 
 Runs in the test VM, as root, with `bpf: true` for the mode `governed`:
 
-    python3 bench/fleet.py [-n 5] [MODE...]
+    python3 bench/fleet.py [-n 5] [--scheduler partial] [MODE...]
 
 Modes: `governed` by agentcgroup; `plain`, MemoryMax alone; `high`, with MemoryHigh at 15/16 of it; `freeze`, where the
-batch containers are frozen at 15/16 and thawed when the interactive call has ended.
+batch containers are frozen at 15/16 and thawed when the interactive call has ended. With the scheduler, who crosses is
+parked by the kernel until the daemon has decided.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "vm"))
 
 import fleet
+import scheduling
+from bpftool import counter
 from podman import Background, Engine
 from stats import summary
 
 PATIENCE = 180  # seconds, some six times what a run takes with room for all
 LOAD = fleet.LARGE
 LAGS: list[float] = []
+PARKED: list[float] = []
 ALMOST = LOAD.budget * 15 // 16
 
 
@@ -73,6 +77,7 @@ def one(mode: str) -> str:
                 wait(calls, began)
             if mode == "governed":
                 LAGS.extend(lags(three))
+                PARKED.extend(counter(box, "park_lag_ns") / 1e6 for box in three.containers if counter(box, "parks"))
             stuck = [call for call in calls if call.running]
             done = [call.result() for call in calls if not call.running]
             ok = sum(result.rc == 0 for result in done)
@@ -115,13 +120,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=5, help="runs of each mode")
     parser.add_argument("modes", nargs="*", default=["governed", "plain", "high", "freeze"])
+    parser.add_argument("--scheduler", default="off", choices=["off", "partial", "full"])
     options = parser.parse_args()
     fleet.policies(LOAD)
+    scheduling.switch(options.scheduler)
     for mode in options.modes:
         for number in range(1, options.n + 1):
             print(f"{mode:8}  run {number}: {one(mode)}", flush=True)
     if LAGS:
         print(f"from the charge to the hold  {summary(LAGS, 'ms')}, most {max(LAGS):.1f} ms")
+        if PARKED:
+            print(f"from the charge to the park  {summary(PARKED, 'ms')}, most {max(PARKED):.1f} ms")
         print(f"a plain wake-up              {summary(wakeups(), 'ms')}")
 
 

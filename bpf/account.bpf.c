@@ -6,24 +6,6 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define DEEPEST 16 /* cgroups between a process and its container's subtree, or the hierarchy's root */
-
-/* The governed subtree that a cgroup is in. */
-static bool find_home(struct cgroup *group, struct home *home)
-{
-    for (int i = 0; i < DEEPEST && group; i++) {
-        u64 id = cgid(group);
-        u32 *index = bpf_map_lookup_elem(&roots, &id);
-        if (index) {
-            home->root = id;
-            home->slot = *index;
-            return true;
-        }
-        group = parent_of(group);
-    }
-    return false;
-}
-
 /* The call that a cgroup of a container is, if it is one; made where it is not known yet. */
 static struct call *call_of(struct cgroup *group, const struct home *home)
 {

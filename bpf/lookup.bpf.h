@@ -31,6 +31,24 @@ static inline struct slot *slot_of(const struct home *home)
     return slot && slot->root == home->root ? slot : NULL;
 }
 
+#define HIGHEST 16 /* cgroups between one and its container's subtree, or the hierarchy's root */
+
+/* The governed subtree that a cgroup is in. */
+static inline bool find_home(struct cgroup *group, struct home *home)
+{
+    for (int i = 0; i < HIGHEST && group; i++) {
+        u64 id = cgid(group);
+        u32 *index = bpf_map_lookup_elem(&roots, &id);
+        if (index) {
+            home->root = id;
+            home->slot = *index;
+            return true;
+        }
+        group = parent_of(group);
+    }
+    return false;
+}
+
 /* Where a task belongs. A storage that another program is busy with on this CPU can neither be made nor, before Linux 7,
  * be read (kernel/bpf/bpf_task_storage.c), so that a task may be without: then its call is asked.
  */

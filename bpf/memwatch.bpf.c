@@ -4,6 +4,7 @@
  * containers there are.
  */
 #include "lookup.bpf.h"
+#include "scx.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -11,11 +12,54 @@ char LICENSE[] SEC("license") = "GPL";
 /* A container is told of no more often: until the daemon has acted it crosses with each charge. */
 #define TELL_EVERY_NS (20 * 1000 * 1000ULL)
 
+/* A task has no lock where it is about to return to user space, and nowhere else can it be parked. */
+struct park {
+    struct bpf_task_work work;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 8192);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, u32);
+    __type(value, struct park);
+} parks SEC(".maps");
+
+static int returns(struct bpf_map *map, void *key, void *value)
+{
+    struct task_struct *task = bpf_get_current_task_btf();
+    struct task *seen = bpf_task_storage_get(&tasks, task, NULL, 0);
+    u32 id = BPF_CORE_READ(task, pid);
+    if (seen)
+        seen->safe_at = seen->ran_at;
+    bpf_map_delete_elem(&parks, &id);
+    scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+    return 0;
+}
+
+/* Mark a task of a call for the scheduler, which parks it when it has left the kernel, once for each decision. */
+static void mark(struct slot *slot, struct task_struct *task, u64 now)
+{
+    struct task *seen = bpf_task_storage_get(&tasks, task, NULL, 0);
+    struct park fresh = {}, *park;
+    u32 id = BPF_CORE_READ(task, pid);
+    if (!seen || seen->decision == slot->decision || cgid(parent_of(cgroup_of(task))) != slot->calls)
+        return;
+    seen->crossed_at = now;
+    seen->decision = slot->decision;
+    bpf_map_update_elem(&parks, &id, &fresh, BPF_NOEXIST);
+    park = bpf_map_lookup_elem(&parks, &id);
+    if (park)
+        bpf_task_work_schedule_resume(task, &park->work, &parks, returns);
+}
+
 static void tell(struct slot *slot, u32 type, u64 pages)
 {
     u64 now = bpf_ktime_get_ns();
     struct event *e;
     __sync_fetch_and_add(&slot->crossed, 1);
+    if (type == SHARED_CROSSED && slot->park && bpf_ksym_exists(bpf_task_work_schedule_resume))
+        mark(slot, bpf_get_current_task_btf(), now);
     if (now - slot->told_ns < TELL_EVERY_NS)
         return;
     slot->told_ns = now;

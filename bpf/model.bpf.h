@@ -7,6 +7,9 @@
  *  home     task                 struct home   BPF at fork and attach; the daemon for tasks that were there before
  *  calls    cgid of calls/N      struct call   BPF: made when the cgroup is populated, gone once it is empty
  *  refusals cgid of calls/N      struct refusal  the daemon, for calls that get ENOMEM; BPF counts; gone with the call
+ *  tasks    task                 struct task   memwatch marks who is to be parked; sched: when it ran, what it was charged
+ *  parks    thread's id          struct park   memwatch, with sched, where the kernel has work for tasks (6.18)
+ *  ejected  0                    struct ejection  sched, when the kernel takes it out
  *  events   ring buffer          struct event  BPF, on the end of a call, an escape, a crossing; the daemon reads
  *
  * A newer layout only adds fields at the end of a value, or in the place of `later` and `more`, where zero is "none": then
@@ -26,6 +29,16 @@
 /* Two budgets, each a cgroup whose limit others share: calls/ between its calls, and the lowest limited cgroup above the
  * container between its containers. Who charges while more than `stop_at` is in use there is to be looked at.
  */
+/* CPU time that a container has had, or under `full` a cgroup of the host; sched.bpf.c. */
+struct share {
+    u64 vtime;      /* ns, by weight, on the clock of `queue` */
+    u64 spent_ns;   /* by weight, in `window` */
+    u64 window;     /* between two boosts */
+    u64 weighed_ns; /* when `weight` was looked up */
+    u32 weight;     /* 100 is the default */
+    u32 queue;
+};
+
 struct slot {
     u64 root;            /* cgid of agentcgroup/; 0: free */
     u64 calls;           /* cgid of agentcgroup/calls */
@@ -33,7 +46,10 @@ struct slot {
     u64 shared_stop_at;  /* pages in the shared budget; 0: no such */
     u32 level;           /* of agentcgroup/ in the hierarchy */
     u32 shared_level;    /* of the shared budget; 0: none */
-    u64 later[3];
+    u32 priority;        /* enum priority */
+    u32 park;            /* whether who comes to shared_stop_at is parked until the daemon has decided */
+    u64 decision;        /* how often that was, from 1 on; who was parked before goes on */
+    u64 reserve;         /* pages that it was promised */
     u64 window; /* the second in which `events` were sent */
     u64 events;
     u64 dropped;
@@ -42,6 +58,18 @@ struct slot {
     u64 charges; /* of memory, in batches of some 64 pages a CPU */
     u64 crossed; /* how many found more than stop_at in use */
     u64 told_ns; /* when that was last told */
+    struct share share;
+    u64 cpu_ns;      /* under sched */
+    u64 parks;       /* tasks parked */
+    u64 park_lag_ns; /* from its charge to that, the latest */
+    u64 more;
+};
+
+enum priority {
+    INTERACTIVE,
+    NORMAL,
+    BATCH,
+    PRIORITIES,
 };
 
 struct home {
@@ -68,11 +96,32 @@ struct refusal {
     u64 times;       /* how often it was told ENOMEM */
 };
 
+/* Of a task; times are of CLOCK_MONOTONIC, in ns. */
+struct task {
+    u64 ran_at;     /* it was given its CPU */
+    u64 charged;    /* weighted ns, ahead of the run */
+    u64 crossed_at; /* the charge for which it is to be parked; 0: none */
+    u64 decision;   /* of the slot, at that time */
+    u64 safe_at;    /* ran_at of the run in which it was about to return to user space, with no lock */
+    u64 until;      /* it is parked for no longer */
+};
+
 enum event_type {
     CALL_ENDED = 1,
     ESCAPED = 2,
     CALLS_CROSSED = 3,
     SHARED_CROSSED = 4,
+    EJECTED = 5,   /* of no container: sched is out */
+    BANDWIDTH = 6, /* of no container: a cgroup has a cpu.max, which sched ignores */
+};
+
+struct ejection {
+    u64 time_ns;
+    s64 code;
+    u32 kind; /* enum scx_exit_kind */
+    u32 partial;
+    char reason[64];
+    char message[192];
 };
 
 struct event {
@@ -86,7 +135,7 @@ struct event {
     char comm[16];
 };
 
-_Static_assert(sizeof(struct slot) == 128, "slot");
+_Static_assert(sizeof(struct slot) == 200, "slot");
 _Static_assert(sizeof(struct event) == 104, "event");
 
 struct {
@@ -126,6 +175,13 @@ struct {
     __type(key, u64);
     __type(value, struct refusal);
 } refusals SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, int);
+    __type(value, struct task);
+} tasks SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);

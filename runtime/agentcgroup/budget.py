@@ -151,7 +151,7 @@ class Budget:
 
     def arm(self, kernel: Kernel) -> None:
         """Tell the kernel at what use a container is to be looked at."""
-        room = self.room()
+        room, first = self.room(), self._first()
         self.raised = False
         for container in self.containers.values():
             stop = 0
@@ -161,7 +161,20 @@ class Budget:
                 base = room.limit - room.margin - room.claimed(priority)
                 stop = max(base, int(room.used + room.margin * STRIDE))
                 self.raised |= stop > base
-            kernel.watch(container.cgid, stop, self.level)
+            kernel.watch(container.cgid, stop, self.level, self._may_park(container, first))
+
+    def _first(self) -> Container | None:
+        """Who goes on whatever happens: the container with the call at work that gives way last."""
+        at_work = [call for container in self.containers.values() for call in container.calls.values() if _goes(call)]
+        first = min(at_work, key=lambda call: call.strain.standing(call, 0.0, "").burden, default=None)
+        return None if first is None else first.container
+
+    def _may_park(self, container: Container, first: Container | None) -> bool:
+        """Whether who takes too much here can wait for the decision: it would be to hold it."""
+        policy = container.policy
+        waits = first is not None and container is not first and policy.mode == "enforce"
+        within = container.reserve > 0 and (container.tree.number("memory.current") or 0) < container.reserve
+        return waits and not self.inside and "hold" in policy.call.on_pressure and not within
 
 
 class Budgets:
@@ -210,6 +223,10 @@ def shared(base: Cgroup, top: Path) -> Cgroup | None:
     """The lowest limited cgroup above a container's own; a scope is one container's (systemd.scope(5))."""
     above = [group for group in base.parents(top) if group.path != base.path and not group.path.endswith(".scope")]
     return next((group for group in above if group.number("memory.max") is not None), None)
+
+
+def _goes(call: Call) -> bool:
+    return call.strain.at_work and call.held_since is None and call.ended is None and not call.relocated
 
 
 def give_way(level: str, calls: list[Call], now: float, budget: Budget | None) -> None:

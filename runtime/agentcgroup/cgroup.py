@@ -155,15 +155,16 @@ class Cgroup:
 
     def cpu_limit(self, top: Path) -> float | None:
         """The lowest cpu.max of this cgroup and its ancestors in CPUs; None: unlimited."""
-        limits = []
-        for cgroup in self.parents(top):
-            try:
-                quota, period = cgroup.read("cpu.max").split()
-            except (OSError, ValueError):
-                continue
-            if quota != "max":
-                limits.append(int(quota) / int(period))
+        limits = [limit for cgroup in self.parents(top) if (limit := cgroup.cpu_quota()) is not None]
         return min(limits, default=None)
+
+    def cpu_quota(self) -> float | None:
+        """Its own cpu.max in CPUs; None: unlimited, or no such file."""
+        try:
+            quota, period = self.read("cpu.max").split()
+            return None if quota == "max" else int(quota) / int(period)
+        except (OSError, ValueError):
+            return None
 
 
 def parse_keyed(text: str) -> dict[str, int]:

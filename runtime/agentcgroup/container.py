@@ -164,7 +164,7 @@ class Container:
     def reapply(self) -> None:
         """Have the container-wide limits written once more; lowering one may take a while."""
         policy, limits, files = self.policy, self.limits, self.directory_files
-        self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: self.governor.rearm(self))
+        self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: self.governor.changed(self))
 
     def slowly(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
         """Have limits written, which may wait in the kernel; `done` gets the result on the loop's thread."""
@@ -309,6 +309,7 @@ class Container:
         call = self.admit(slot, command, kind, hint, origin, shell.since() if shell else time.monotonic())
         call.release()  # an earlier daemon may have held it
         judge.place(call)
+        self._enlist(call)
         if shell is None:
             self.governor.emptied(call)
         elif kind in ("call", "shell"):
@@ -394,6 +395,7 @@ class Container:
         if asked:
             caller.send(f"{'move' if self.record.cooperative else 'run'} {slot.number}")
         judge.place(call, peer)
+        self._enlist(call)
         self.governor.refill(self)
 
     def _join(self, caller: Caller, peer: Peer, number: int) -> None:
@@ -401,6 +403,11 @@ class Container:
         call = self.calls.get(number)
         if call is not None and call.caller is None and not call.shim_pid:
             call.shim_pid, call.caller, caller.call = peer.pid, caller, call
+            self._enlist(call)
+
+    def _enlist(self, call: Call) -> None:
+        if self.governor.scheduling is not None:
+            self.governor.scheduling.enlist_call(call)
 
     def _hint(self, request: Request, command: commandline.Command) -> tuple[hints.Hint, str]:
         """First found wins: the command text, the environment, agentcgroup-hint, a rule."""
@@ -476,6 +483,7 @@ class Container:
         if call is not None:
             if populated:
                 judge.place(call)
+                self._enlist(call)
             else:
                 self.governor.emptied(call)
         elif slot.used():

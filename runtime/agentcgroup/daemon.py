@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentcgroup import __version__, cgroup, control, hookserver, journal, paths, systemd
 from agentcgroup import config as configs
@@ -26,6 +26,9 @@ from agentcgroup.policy import annotations as choices
 from agentcgroup.policy import load
 from agentcgroup.policy.model import Policy
 from agentcgroup.records import Ledger
+
+if TYPE_CHECKING:
+    from agentcgroup.bpf.libbpf import Libbpf
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4  # mlockall(2)
 
@@ -56,12 +59,14 @@ class Daemon:
         ]
         self._use_bpf(config.bpf)
         self.governor.adopt()
+        self.governor.schedule(config.scheduler)
         self._watch_signals()
         self._keep_watchdog_fed()
 
     def _use_bpf(self, wanted: bool) -> None:
         """Without it everything works as well, by cgroup files alone."""
         from agentcgroup.bpf import kernel, libbpf, loader
+        from agentcgroup.scheduling import Scheduling
 
         try:
             if not wanted:
@@ -70,9 +75,20 @@ class Daemon:
             lib = libbpf.Libbpf()
             if loader.loaded() != loader.build_of(paths.BPF_DIR):
                 loader.attach(lib, paths.BPF_DIR)
-            self.governor.know(kernel.Kernel(lib, self.governor.kernel_event))
+            self._try_memcg_ops(lib)
+            scheduling = Scheduling(lib, self.loop, self.governor.top, self.governor.containers)
+            self.governor.know(kernel.Kernel(lib, self.governor.kernel_event), scheduling)
         except (UserError, OSError) as error:
             journal.send(f"calls are accounted for by cgroup files alone: {error}", 5)
+
+    def _try_memcg_ops(self, lib: Libbpf) -> None:
+        """Experimental: whatever is wrong with it, all else goes on."""
+        from agentcgroup.bpf import memcg_ops
+
+        try:
+            memcg_ops.load(lib, paths.BPF_DIR)
+        except (OSError, KeyError) as error:
+            journal.send(f"memcg_ops (experimental) is left out: {error}", 5)
 
     # --- policies ---------------------------------------------------------------------------------------------
 
@@ -111,6 +127,7 @@ class Daemon:
         self._say_broken()
         for container in list(self.governor.containers.values()):
             self._reload_container(container.record.id)
+        self.governor.schedule(self.config.scheduler)
         systemd.notify("READY=1")
 
     def _reload_container(self, container_id: str) -> None:

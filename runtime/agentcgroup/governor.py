@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentcgroup import conmon, feedback, journal, observe, subtree
 from agentcgroup import record as records
-from agentcgroup.bpf.model import CALLS_CROSSED, ESCAPED, SHARED_CROSSED, Event
+from agentcgroup.admission import PRIORITIES
+from agentcgroup.bpf.model import BANDWIDTH, CALLS_CROSSED, EJECTED, ESCAPED, SHARED_CROSSED, Event
 from agentcgroup.budget import Budgets
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
@@ -32,6 +33,8 @@ from agentcgroup.worker import Worker
 
 if TYPE_CHECKING:
     from agentcgroup.bpf.kernel import Kernel
+    from agentcgroup.bpf.scheduler import Mode
+    from agentcgroup.scheduling import Scheduling
 
 SHIMS_KEPT = 64
 #: Seconds after which what has no record is nobody's: the hook's deadline is 3 s.
@@ -64,6 +67,7 @@ class Governor:
         self.oom = OomLog()
         self.kernel: Kernel | None = None
         self.budgets: Budgets | None = None
+        self.scheduling: Scheduling | None = None
         self._filling: set[str] = set()
 
     # --- containers -------------------------------------------------------------------------------------------
@@ -104,7 +108,7 @@ class Governor:
         try:
             if self.kernel is not None and self.budgets is not None:
                 self.kernel.register(container.tree, self.top)
-                self.budgets.join(container)
+                self.changed(container)
         except OSError as error:
             notes.append(f"calls are accounted for by cgroup files alone: {error.strerror}")
         self._save(container)
@@ -224,10 +228,23 @@ class Governor:
 
     # --- the kernel's own account -----------------------------------------------------------------------------
 
-    def know(self, kernel: Kernel) -> None:
+    def know(self, kernel: Kernel, scheduling: Scheduling) -> None:
         """Have the kernel account for all containers from now on."""
-        self.kernel, self.budgets = kernel, Budgets(kernel, self.loop)
+        self.kernel, self.budgets, self.scheduling = kernel, Budgets(kernel, self.loop), scheduling
         self.loop.add(kernel.fd, select.EPOLLIN, lambda _e: kernel.read())
+
+    def schedule(self, mode: Mode) -> None:
+        """Have the CPUs shared by the kernel's scheduler, or by ours."""
+        if self.scheduling is not None:
+            self.scheduling.use(mode)
+
+    def changed(self, container: Container) -> None:
+        """The policy of a container, or a limit in force for it, is another than the kernel was told."""
+        if self.kernel is not None and not container.closed:
+            self.kernel.classify(container.cgid, PRIORITIES.index(container.policy.priority), container.reserve)
+            if self.scheduling is not None:
+                self.scheduling.enlist(container)
+        self.rearm(container)
 
     def rearm(self, container: Container) -> None:
         """The limits of a container, or those above it, may have moved."""
@@ -235,7 +252,11 @@ class Governor:
             self.budgets.join(container)
 
     def kernel_event(self, event: Event) -> None:
-        """A call has ended, a process has left its container's subtree, or memory is short."""
+        """A call has ended, a process has left its container's subtree, memory is short, or the scheduler is out."""
+        if event.type == EJECTED and self.scheduling is not None:
+            self.scheduling.ejected()
+        if event.type == BANDWIDTH and self.scheduling is not None:
+            self.scheduling.limited()
         container = self._by_cgid.get(event.root)
         if container is None:
             return

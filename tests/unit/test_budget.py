@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from agentcgroup import budget as budgets
+from agentcgroup.admission import PRIORITIES
 from agentcgroup.budget import Budget
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.loop import Loop
@@ -15,13 +16,13 @@ MIB = 1 << 20
 
 
 class Kernel:
-    """Keeps what it is asked to watch: the container's inode, bytes, and the level."""
+    """Keeps what it is asked to watch: the container's inode, bytes, the level, and whether it is parked there."""
 
     def __init__(self) -> None:
-        self.watched: dict[int, tuple[int, int]] = {}
+        self.watched: dict[int, tuple[int, int, bool]] = {}
 
-    def watch(self, root: int, stop_at: int, level: int) -> None:
-        self.watched[root] = (stop_at, level)
+    def watch(self, root: int, stop_at: int, level: int, park: bool) -> None:
+        self.watched[root] = (stop_at, level, park)
 
 
 def cgroup(path: Path, **files: int) -> Cgroup:
@@ -31,9 +32,13 @@ def cgroup(path: Path, **files: int) -> Cgroup:
 
 
 def container(cgid: int, priority: str, reserve: int = 0, tree: Cgroup | None = None) -> SimpleNamespace:
-    call = SimpleNamespace(strain=SimpleNamespace(at_work=True), enforced=False)
-    policy = SimpleNamespace(priority=priority, mode="enforce")
-    return SimpleNamespace(cgid=cgid, policy=policy, reserve=reserve, tree=tree, calls={1: call} if reserve else {})
+    burden = SimpleNamespace(burden=(PRIORITIES.index(priority), 0))
+    strain = SimpleNamespace(at_work=True, standing=lambda *_: burden)
+    call = SimpleNamespace(strain=strain, enforced=False, held_since=None, ended=None, relocated=False)
+    policy = SimpleNamespace(priority=priority, mode="enforce", call=SimpleNamespace(on_pressure=["hold", "end"]))
+    box = SimpleNamespace(cgid=cgid, policy=policy, reserve=reserve, tree=tree, calls={1: call} if reserve else {})
+    call.container = box
+    return box
 
 
 @pytest.fixture
@@ -48,14 +53,14 @@ def shared(tmp_path: Path) -> Budget:
 def test_lower_priorities_stop_where_what_is_promised_to_higher_ones_begins(shared: Budget) -> None:
     kernel = Kernel()
     shared.arm(kernel)  # type: ignore[arg-type]
-    assert kernel.watched == {1: (1500 * MIB, 1), 2: (1150 * MIB, 1)}
+    assert kernel.watched == {1: (1500 * MIB, 1, False), 2: (1150 * MIB, 1, True)}
 
 
 def test_a_limit_that_was_moved_counts_when_it_is_armed_anew(shared: Budget) -> None:
     kernel = Kernel()
     cgroup(Path(shared.group.path), memory_max=800 * MIB)
     shared.arm(kernel)  # type: ignore[arg-type]
-    assert kernel.watched[1] == (750 * MIB, 1)
+    assert kernel.watched[1] == (750 * MIB, 1, False)
 
 
 def test_after_a_look_that_failed_the_next_crossing_is_looked_at(

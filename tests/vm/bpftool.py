@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from podman import run
+from agentcgroup.bpf.kernel import Kernel
+from agentcgroup.bpf.libbpf import Libbpf
+from podman import Container, run
 
 PINS = Path("/sys/fs/bpf/agentcgroup")
 
@@ -27,3 +31,20 @@ def programs() -> int:
 def dumped(name: str) -> list[Any]:
     """The entries of a map."""
     return json.loads(run("bpftool", "-j", "map", "dump", "pinned", str(PINS / name)).stdout)
+
+
+@contextmanager
+def opened() -> Iterator[Kernel]:
+    """What is in the kernel, beside the daemon: for the slots, not to read events."""
+    kernel = Kernel(Libbpf(), lambda _event: None)
+    try:
+        yield kernel
+    finally:
+        with suppress(BufferError):  # a slot is still looked at
+            kernel.close()
+
+
+def counter(box: Container, name: str) -> int:
+    """A field of a container's slot."""
+    with opened() as kernel:
+        return int(getattr(kernel.slot(box.tree.stat().st_ino), name))

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import service
-from bpftool import dumped
+from bpftool import counter, dumped, opened
 from churn import come_to_rest
 from podman import Background, Container, Engine, Result, wait_for
 
@@ -90,7 +92,7 @@ def test_no_descriptor_of_the_host_is_open_in_the_container(attacker: Container)
 
 
 @pytest.mark.parametrize(
-    "mode", ["connections", "garbage", "starts", "hints", "tickets", "drain", "stuff", "squat"]
+    "mode", ["connections", "garbage", "starts", "hints", "tickets", "drain", "stuff", "squat", "tiny"]
 )  # fmt: skip
 def test_a_flood_hurts_nobody_but_its_own_container(attacker: Container, bystander: Container, mode: str) -> None:
     fine(bystander)
@@ -112,6 +114,52 @@ def test_a_flood_hurts_nobody_but_its_own_container(attacker: Container, bystand
     come_to_rest(attacker, 60)
     fine(attacker)
     wait_for(lambda: service.calls(bystander.id) == [], 10, "the other container's calls to end")
+
+
+def test_tiny_calls_by_the_hundred_take_nothing_from_the_account_of_another(
+    attacker: Container, bystander: Container
+) -> None:
+    ended, dropped, known = counter(attacker, "ended"), counter(bystander, "dropped"), len(bystander.ledger())
+    stop = attacker.agent / "stop-account"
+    flood = Background(lambda: attack(attacker, "flood.py", "tiny", f"/agent/{stop.name}"))
+    wait_for(lambda: counter(attacker, "ended") > ended + 300, 60, "the flood")
+    for _ in range(5):
+        assert bystander.call("/bin/true; exit 3").rc == 3
+    assert len(dumped("calls")) <= 4
+    stop.touch()
+    assert flood.result().rc == 0
+    assert [record["processes"] for record in bystander.settled(known + 5)[known:]] == [2] * 5
+    assert counter(bystander, "dropped") == dropped
+
+
+def test_who_has_had_his_share_of_the_events_is_not_heard_and_others_are(
+    attacker: Container, bystander: Container
+) -> None:
+    """The share of a second is spent here without an emulated CPU that is fast enough."""
+    spent, over = threading.Event(), threading.Event()
+
+    def spend() -> None:
+        with opened() as kernel:
+            while not over.is_set():
+                slot = kernel.slot(attacker.tree.stat().st_ino)
+                slot.window, slot.events = int(time.monotonic()), 500  # EVENT_RATE
+                spent.set()
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=spend)
+    thread.start()
+    spent.wait()
+    records = []
+    dropped, known = counter(attacker, "dropped"), [len(box.ledger()) for box in (attacker, bystander)]
+    try:
+        for box in (attacker, bystander):
+            assert box.call("/bin/true; exit 3").rc == 3
+            records.append(box.settled(known[len(records)] + 1)[-1])
+    finally:
+        over.set()
+        thread.join()
+    assert [record["processes"] for record in records] == [None, 2]
+    assert counter(attacker, "dropped") > dropped
 
 
 def test_afterwards_both_containers_are_as_before(attacker: Container, bystander: Container, journal) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import fleet
 import pytest
 import service
+from agentcgroup.units import format_bytes
 from podman import Container, Engine, run, set_policy, wait_for
 
 DEADLINE = 30.0
@@ -59,7 +60,7 @@ def test_together_too_large_all_finish_and_nobody_is_killed(three: fleet.Fleet) 
         assert hold["used"] + hold["claimed"] > hold["limit"] * 15 / 16
         assert abs(record["held_s"] - (release["at_s"] - hold["at_s"])) < 0.5
         assert "s held for other containers. Peak 1" in result.feedback[0]
-        assert f"had {hold['used'] / fleet.MIB:.1f} MiB of 360 MiB in use, and " in result.feedback[1]
+        assert f"had {format_bytes(hold['used'])} of 360 MiB in use, and " in result.feedback[1]
     assert fleet.oom_kills() == kills
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from agentcgroup.bpf import memcg_ops
 from agentcgroup.bpf.libbpf import SAMPLE, Libbpf
-from agentcgroup.bpf.loader import PINS
+from agentcgroup.bpf.loader import MEMCG_OPS, PINS
 from agentcgroup.bpf.model import MAX_ROOTS, PAGE_BYTES, Event, Home, Refusal, Slot
 from agentcgroup.cgroup import Cgroup
 
@@ -32,6 +33,7 @@ class Kernel:
         self._pins = pins
         self._on_event = on_event
         self._maps = {name: self._pinned(name) for name in ("roots", "slots", "home", "events", "refusals")}
+        self._flavour = memcg_ops.flavour(lib) if (pins / MEMCG_OPS).exists() else None
         self._refuses = (pins / "link_enomem").exists()
         self._memory = mmap.mmap(self._maps["slots"], ctypes.sizeof(Slot) * MAX_ROOTS)
         self._table = (Slot * MAX_ROOTS).from_buffer(self._memory)
@@ -56,15 +58,25 @@ class Kernel:
             slot.calls, slot.root = calls, root
             self._update(self._maps["roots"], ctypes.c_uint64(root), ctypes.c_uint32(index))
         self._attach(tree, root)
+        with suppress(OSError):
+            self._attach_memory(tree, root)
         self._settle(tree, Home(root, index))
 
-    def watch(self, root: int, stop_at: int, level: int) -> None:
+    def classify(self, root: int, priority: int, reserve: int) -> None:
+        """A container's priority, 0 is the highest, and the bytes that it was promised."""
+        slot = self.slot(root)
+        if slot is not None:
+            slot.priority, slot.reserve = priority, reserve // PAGE_BYTES
+
+    def watch(self, root: int, stop_at: int, level: int, park: bool = False) -> None:
         """Tell of charges by a container once more bytes are in use in the cgroup above it of that level in the
-        hierarchy, or for 0 in its calls/. A `stop_at` of 0 ends that.
+        hierarchy, or for 0 in its calls/. A `stop_at` of 0 ends that. `park`: who makes one waits until this is called
+        again, a second at most, where the scheduler is at work.
         """
         slot, pages = self.slot(root), -(-stop_at // PAGE_BYTES)
         if slot is not None and level:
-            slot.shared_level, slot.shared_stop_at = level, pages
+            slot.shared_level, slot.shared_stop_at, slot.park = level, pages, park
+            slot.decision += 1
         elif slot is not None:
             slot.calls_stop_at = pages
 
@@ -92,7 +104,7 @@ class Kernel:
             key = ctypes.c_uint64(root)
             self._lib.bpf_map_delete_elem(self._maps["roots"], ctypes.byref(key))
             self._table[index].root = 0
-        for path in self._pins.glob(f"traffic_*_{root}"):
+        for path in (*self._pins.glob(f"traffic_*_{root}"), *self._pins.glob(f"memory_{root}")):
             path.unlink()
 
     def keep(self, roots: set[int]) -> None:
@@ -140,6 +152,12 @@ class Kernel:
                         os.close(link)
         finally:
             os.close(group)
+
+    def _attach_memory(self, tree: Cgroup, root: int) -> None:
+        """The operations of an experimental kernel; without them all is as on others."""
+        pin = self._pins / f"memory_{root}"
+        if self._flavour is not None and not pin.exists():
+            memcg_ops.attach(self._lib, self._flavour, tree, pin, self._pins)
 
     def _settle(self, tree: Cgroup, home: Home) -> None:
         """Tell whose each thread is that was there before the kernel knew the container; new ones inherit it."""

@@ -34,6 +34,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "bpf_map__value_size": (_U32, _POINTER),
     "bpf_map__max_entries": (_U32, _POINTER),
     "bpf_map__map_flags": (_U32, _POINTER),
+    "bpf_map__set_autocreate": (_INT, _POINTER, ctypes.c_bool),
+    "bpf_map__attach_struct_ops": (_POINTER, _POINTER),
     "bpf_map__set_pin_path": (_INT, _POINTER, _TEXT),
     "bpf_object__next_program": (_POINTER, _POINTER, _POINTER),
     "bpf_program__name": (_TEXT, _POINTER),
@@ -46,6 +48,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "bpf_link__destroy": (_INT, _POINTER),
     "btf__load_vmlinux_btf": (_POINTER,),
     "btf__find_by_name_kind": (_INT, _POINTER, _TEXT, _U32),
+    "btf__type_by_id": (ctypes.POINTER(ctypes.c_uint32), _POINTER, _U32),
+    "btf__name_by_offset": (_TEXT, _POINTER, _U32),
     "btf__free": (None, _POINTER),
     "bpf_obj_get": (_INT, _TEXT),
     "bpf_obj_get_info_by_fd": (_INT, _INT, _POINTER, _POINTER),
@@ -60,6 +64,9 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "ring_buffer__consume": (_INT, _POINTER),
     "ring_buffer__free": (None, _POINTER),
 }
+
+
+_STRUCT = 4  # BTF_KIND_STRUCT
 
 
 class MapInfo(ctypes.Structure):
@@ -92,6 +99,29 @@ class Libbpf:
         """The function as it is."""
         function: Callable[..., Any] = getattr(self._library, name)
         return function
+
+    def knows(self, name: str, kind: int) -> bool:
+        """Whether the kernel's BTF has a type of that name and kind (BTF_KIND_*)."""
+        types = self.btf__load_vmlinux_btf()
+        found = bool(types) and self.btf__find_by_name_kind(types, name.encode(), kind) > 0
+        self.btf__free(types)
+        return found
+
+    def members(self, name: str) -> dict[str, int]:
+        """The members of a struct in the kernel's BTF, and their offsets in bytes; empty where there is none
+        (Documentation/bpf/btf.rst: struct btf_type is three words, struct btf_member as well).
+        """
+        types = self.btf__load_vmlinux_btf()
+        number = self.btf__find_by_name_kind(types, name.encode(), _STRUCT) if types else -1
+        found = {}
+        if number > 0:
+            words = self.btf__type_by_id(types, number)
+            mask = 0xFFFFFF if words[1] >> 31 else 0xFFFFFFFF  # else it has bit fields, whose size is above that
+            for index in range(words[1] & 0xFFFF):
+                text, _, bits = words[3 + 3 * index : 6 + 3 * index]
+                found[self.btf__name_by_offset(types, text).decode()] = (bits & mask) // 8
+        self.btf__free(types)
+        return found
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The function's result. Raises OSError when that is negative or no pointer."""

@@ -21,9 +21,15 @@ from agentcgroup.errors import UserError
 
 PINS = Path("/sys/fs/bpf/agentcgroup")
 OBJECTS = ("account", "memwatch", "enomem")
+#: What is loaded by request (runtime/agentcgroup/bpf/scheduler.py), and where the kernel has what it needs
+#: (runtime/agentcgroup/bpf/memcg_ops.py).
+SCHEDULER, MEMCG_OPS = "sched", "memcg_ops"
+#: Maps that are more than one object's, or the daemon's: bpf/model.bpf.h.
+_SHARED = ("roots", "slots", "home", "calls", "refusals", "tasks", "events", "ejected")
 #: What the kernel's BTF calls the target of a program, and of what kind that is (include/uapi/linux/btf.h).
 _TARGETS = {"tp_btf": ("btf_trace_{}", 8), "fentry": ("{}", 12), "fexit": ("{}", 12), "fmod_ret": ("{}", 12)}
 _PER_CONTAINER = "cgroup_skb"
+_STRUCT_OPS = 26  # BPF_MAP_TYPE_STRUCT_OPS (include/uapi/linux/bpf.h)
 _NEW, _OLD = "new_", "old_"
 
 
@@ -43,7 +49,7 @@ class Feature:
 def build_of(folder: Path) -> str:
     """A digest of the objects in a folder. Raises UserError when one is missing."""
     digest = hashlib.sha256()
-    for name in OBJECTS:
+    for name in (*OBJECTS, SCHEDULER, MEMCG_OPS):
         try:
             digest.update((folder / f"{name}.o").read_bytes())
         except OSError as error:
@@ -69,18 +75,18 @@ def attach(lib: Libbpf, folder: Path, pins: Path = PINS) -> None:
         pins.mkdir(mode=0o700, exist_ok=True)
         _drop(pins, f"{_NEW}*")
     except OSError as error:
-        raise UserError(_in_words(error)) from None
+        raise UserError(in_words(error)) from None
     for name in OBJECTS:
-        with _Object(lib, folder / f"{name}.o") as opened:
+        with Object(lib, folder / f"{name}.o") as opened:
             try:
                 opened.load(pins)
             except OSError as error:
                 opened.drop(pins)
-                refused[name] = _in_words(error)
+                refused[name] = in_words(error)
     if len(refused) == len(OBJECTS):
         _drop(pins, f"{_NEW}*")
         raise UserError(refused[OBJECTS[0]])
-    _drop(pins, "link_*", "program_*", "traffic_*", "refused_*", "build")
+    _drop(pins, "link_*", "program_*", "traffic_*", "refused_*", "scheduler_*", "memory_*", MEMCG_OPS, "build")
     for path in pins.glob(f"{_NEW}*"):
         path.rename(pins / path.name.removeprefix(_NEW))
     for name, why in refused.items():
@@ -94,7 +100,7 @@ def status(lib: Libbpf, folder: Path, pins: Path = PINS) -> list[Feature]:
     found: list[Feature] = []
     for name in OBJECTS:
         refused = pins / f"refused_{name}"
-        with _Object(lib, folder / f"{name}.o") as opened:
+        with Object(lib, folder / f"{name}.o") as opened:
             for program, missing in opened.programs.items():
                 why = missing or (os.readlink(refused) if refused.is_symlink() else "")
                 pinned = any((pins / f"{kind}_{program.name}").exists() for kind in ("link", "program"))
@@ -120,7 +126,7 @@ class _Program:
     section: str
 
 
-class _Object:
+class Object:
     """An opened object. `programs` maps each of its programs to why it cannot be in this kernel, or ""."""
 
     def __init__(self, lib: Libbpf, path: Path) -> None:
@@ -143,7 +149,7 @@ class _Object:
         }
         lib.btf__free(types)
 
-    def __enter__(self) -> _Object:
+    def __enter__(self) -> Object:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -162,6 +168,35 @@ class _Object:
             if not why:
                 self._attach(program, pins)
 
+    def load_struct_ops(self, pins: Path, name: str, pin: Path) -> None:
+        """Load it with the maps that are pinned, attach the operations of that name and pin that. Raises OSError."""
+        self._load_operations(pins, name)
+        self._pin(self._lib.call("bpf_map__attach_struct_ops", self._map(name)), pin)
+
+    def load_operations(self, pins: Path, name: str) -> tuple[int, int]:
+        """Load it with the maps that are pinned. The descriptor of the operations of that name, which stays open as
+        long as this object, and the bytes that they are set to. Raises OSError.
+        """
+        self._load_operations(pins, name)
+        operations = self._map(name)
+        fd = int(self._lib.bpf_map__fd(operations))
+        return fd, maps.info(self._lib, fd).value_size
+
+    def descriptors(self, ending: str) -> dict[str, int]:
+        """Of the loaded programs whose names end so, by section."""
+        chosen = [program for program in self.programs if program.name.endswith(ending)]
+        return {program.section: int(self._lib.bpf_program__fd(program.pointer)) for program in chosen}
+
+    def _load_operations(self, pins: Path, name: str) -> None:
+        for item in self._each("map"):
+            if self._lib.bpf_map__type(item) == _STRUCT_OPS:
+                self._lib.call("bpf_map__set_autocreate", item, self._name(item) == name)
+            self._place(item, pins)
+        self._lib.call("bpf_object__load", self._opened)
+
+    def _map(self, name: str) -> int:
+        return next(item for item in self._each("map") if self._name(item) == name)
+
     def drop(self, pins: Path) -> None:
         """Take back the new pins of its programs, which have not come into force."""
         for program in self.programs:
@@ -169,8 +204,8 @@ class _Object:
 
     def _place(self, item: int, pins: Path) -> str:
         """Have a map pinned, or taken from its pin. The name, if it is the first to replace one of another layout."""
-        name = self._lib.bpf_map__name(item).decode()
-        if "." in name:  # a variable of the object's own
+        name = self._name(item)
+        if name not in _SHARED:
             return ""
         other = (pins / f"{_NEW}{name}").exists() or not maps.fits(self._lib, item, pins / name)
         path = pins / f"{_NEW if other else ''}{name}"
@@ -184,10 +219,16 @@ class _Object:
             self._lib.call("bpf_program__pin", program.pointer, str(path).encode())
             return
         link = self._lib.call("bpf_program__attach", program.pointer)
+        self._pin(link, pins / f"{_NEW}link_{program.name}")
+
+    def _pin(self, link: int, path: Path) -> None:
         try:
-            self._lib.call("bpf_link__pin", link, str(pins / f"{_NEW}link_{program.name}").encode())
+            self._lib.call("bpf_link__pin", link, str(path).encode())
         finally:
             self._lib.bpf_link__destroy(link)  # closes our descriptor; the pin keeps it attached
+
+    def _name(self, item: int) -> str:
+        return str(self._lib.bpf_map__name(item).decode())
 
     def _each(self, kind: Literal["map", "program"]) -> Iterator[int]:
         following = getattr(self._lib, f"bpf_object__next_{kind}")
@@ -212,7 +253,8 @@ def _drop(pins: Path, *patterns: str) -> None:
             path.unlink()
 
 
-def _in_words(error: OSError) -> str:
+def in_words(error: OSError) -> str:
+    """What to do where the kernel refuses an object."""
     remedies = {
         1: "the kernel refuses BPF: run this as root, with CAP_BPF and without lockdown=confidentiality",
         13: "the kernel's verifier refuses a program: please report this with `uname -r`",

@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import json
 
-from agentcgroup.bpf import loader
+from agentcgroup.bpf import loader, memcg_ops, scheduler
 from agentcgroup.bpf.libbpf import Libbpf
 from agentcgroup.cli import verb
 from agentcgroup.paths import BPF_DIR
@@ -25,13 +25,17 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _status(options: argparse.Namespace) -> int:
-    build, found = loader.loaded(), loader.status(Libbpf(), BPF_DIR)
+    lib = Libbpf()
+    build, found = loader.loaded(), [*loader.status(lib, BPF_DIR), memcg_ops.feature(lib)]
+    mode, why = scheduler.loaded(), scheduler.why_not()
     if options.json:
-        print(json.dumps({"build": build, "features": [dataclasses.asdict(feature) for feature in found]}, indent=2))
+        features = [dataclasses.asdict(feature) for feature in found]
+        print(json.dumps({"build": build, "features": features, "scheduler": {"mode": mode, "why": why}}, indent=2))
         return 0
     print(f"build {build}" if build else "nothing is attached")
     for feature in found:
         print(f"  {feature.name:10}  {feature.target:32}  {feature.state}{feature.why and f': {feature.why}'}")
+    print(f"scheduler: {mode}{why and f': {why}'}")
     return 0
 
 

@@ -84,16 +84,21 @@ def stuff():
             pass
 
 
+def fork_into(fd):
+    """clone3 with CLONE_INTO_CGROUP."""
+    request = (ctypes.c_uint64 * 11)(0x200000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, fd)
+    return LIBC.syscall(435, request, ctypes.sizeof(request))
+
+
 def squat():
-    """A process in each directory of calls/ that there is: clone3 with CLONE_INTO_CGROUP asks nobody."""
+    """A process in each directory of calls/ that there is: to fork into them asks nobody."""
     global count
     children = []
     while goes_on():
         for name in os.listdir(f"{ROOT}/calls"):
             with contextlib.suppress(OSError):
                 fd = os.open(f"{ROOT}/calls/{name}", os.O_PATH | os.O_DIRECTORY)
-                request = (ctypes.c_uint64 * 11)(0x200000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, fd)
-                pid = LIBC.syscall(435, request, ctypes.sizeof(request))
+                pid = fork_into(fd)
                 if pid == 0:
                     signal.pause()
                 os.close(fd)
@@ -109,6 +114,18 @@ def squat():
         os.waitpid(pid, 0)
 
 
+def tiny():
+    """Calls that nobody asked for and that end at once: for the kernel each is one."""
+    global count
+    fd = os.open(f"{ROOT}/calls/fallback", os.O_PATH | os.O_DIRECTORY)
+    while goes_on():
+        pid = fork_into(fd)
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        count += 1
+
+
 words = b"'x' \"y\" $z `w` " * 1100
 {
     "connections": connections,
@@ -118,6 +135,7 @@ words = b"'x' \"y\" $z `w` " * 1100
     "squat": squat,
     "starts": lambda: messages(fields(b"t=0", b"a=bash", b"a=-c", b"a=" + words), fields(b"t=0", *[b"a=-o"] * 5000)),
     "stuff": stuff,
+    "tiny": tiny,
     "tickets": lambda: messages(*[fields(b"t=%d" % n, b"a=bash", b"e=9", b"m=%d" % n) for n in range(1, 40)]),
 }[mode]()
 print(count)

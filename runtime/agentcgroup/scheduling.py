@@ -1,0 +1,128 @@
+"""When the scheduler in the kernel is at work, for whom, and what is done when it comes to an end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentcgroup import journal, paths
+from agentcgroup.bpf import scheduler
+from agentcgroup.bpf.libbpf import Libbpf
+from agentcgroup.cgroup import Cgroup
+from agentcgroup.errors import UserError
+
+if TYPE_CHECKING:
+    from agentcgroup.call import Call
+    from agentcgroup.container import Container
+    from agentcgroup.loop import Loop, Timer
+
+_OTHER, _EXT = os.SCHED_OTHER, 7  # SCHED_EXT (include/uapi/linux/sched.h)
+#: Seconds until it is tried again after the kernel took it out, doubled each time, and how long one has to last for
+#: that to be forgotten.
+RETRY, RETRY_MOST, LASTING = 60.0, 3600.0, 600.0
+
+
+class Scheduling:
+    """What `scheduler` in agentcgroup.yaml asks for, as far as this host allows it. The way back is the kernel's own
+    scheduler with cpu.weight, which needs nothing of us.
+    """
+
+    def __init__(self, lib: Libbpf, loop: Loop, top: Path, containers: Mapping[str, Container]) -> None:
+        self._lib = lib
+        self._loop = loop
+        self._top = top
+        self._containers = containers
+        self._wanted: scheduler.Mode = "off"
+        self._retry = RETRY
+        self._timer: Timer | None = None
+        self._since = 0.0
+        self.mode: scheduler.Mode = "off"
+
+    def use(self, wanted: scheduler.Mode) -> None:
+        """Have it at work in that mode from now on, or `off`; why that cannot be is said in the journal."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wanted, self._retry = wanted, RETRY
+        self._attach()
+
+    def _attach(self) -> None:
+        self._timer, why, before = None, "", scheduler.loaded()
+        try:
+            if self._wanted == "off":
+                scheduler.detach()
+            elif before != self._wanted:
+                scheduler.detach()
+                scheduler.attach(self._lib, paths.BPF_DIR, self._wanted, self._top)
+        except UserError as error:
+            why = str(error)
+            journal.send(f"scheduler: {self._wanted}: CPUs are shared by cpu.weight alone: {why}", 4)
+        self.mode, self._since = scheduler.loaded(), time.monotonic()
+        scheduler.note(why)
+        if "partial" in (before, self.mode):
+            for container in self._containers.values():
+                self._enlist(container)
+
+    def ejected(self) -> None:
+        """The kernel says that it is out: by us, by an administrator, or for a fault of its own."""
+        end = scheduler.ejection(self._lib)
+        if end.kind in scheduler.UNREGISTERED or scheduler.owner() == scheduler.NAME:
+            return
+        self.mode = "off"
+        why = f"the kernel took it out: {scheduler.in_short(end)}"
+        scheduler.detach()
+        if end.kind == scheduler.SYSRQ:
+            again = "it stays out until the next reload"
+        else:
+            if time.monotonic() - self._since > LASTING:
+                self._retry = RETRY
+            again = f"it is tried again in {self._retry:.0f} s"
+            self._timer = self._loop.after(self._retry, self._attach)
+            self._retry = min(2 * self._retry, RETRY_MOST)
+        scheduler.note(f"{why}; {again}")
+        journal.send(f"scheduler: {self._wanted}: CPUs are shared by cpu.weight alone: {why}; {again}", 3)
+
+    def limited(self) -> None:
+        """The kernel says that a cgroup has got a cpu.max, which `full` does not keep."""
+        path = scheduler.bandwidth(self._top)
+        if self.mode != "full" or not path:
+            return
+        self.mode = "off"
+        scheduler.detach()
+        scheduler.note(scheduler.ignored(path))
+        journal.send(f"scheduler: full: given back: {scheduler.ignored(path)}", 4)
+
+    def enlist(self, container: Container) -> None:
+        """Under `partial`: who is nobody's foreground is scheduled by us, below all others. A container with a cpu.max
+        is not, for that would not be kept.
+        """
+        if self.mode == "partial":
+            self._enlist(container)
+
+    def _enlist(self, container: Container) -> None:
+        policy = _EXT if self.mode == "partial" and self._takes(container) else _OTHER
+        tree = Path(container.tree.path)
+        for folder in (tree, *(path for path in tree.rglob("*") if path.is_dir())):
+            for thread in Cgroup(folder).lines("cgroup.threads"):
+                _set_policy(int(thread), policy)
+
+    def enlist_call(self, call: Call) -> None:
+        """Under `partial`: all of it. Most calls inherit what their agent is; who came by an engine's exec does not."""
+        if self.mode == "partial":
+            wanted = _EXT if self._takes(call.container) and call.grant.cpu is None else _OTHER
+            for _ in range(2):  # who was forked while the first ones were told
+                for thread in (call.shim_pid, *(int(text) for text in call.cgroup.lines("cgroup.threads"))):
+                    _set_policy(thread, wanted)
+
+    def _takes(self, container: Container) -> bool:
+        policy = container.policy
+        return policy.mode == "enforce" and policy.priority != "interactive" and container.limits.cpu is None
+
+
+def _set_policy(thread: int, policy: int) -> None:
+    with suppress(OSError):  # it has ended
+        if thread and os.sched_getscheduler(thread) == (_OTHER if policy == _EXT else _EXT):
+            os.sched_setscheduler(thread, policy, os.sched_param(0))
