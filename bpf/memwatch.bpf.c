@@ -31,7 +31,7 @@ static int returns(struct bpf_map *map, void *key, void *value)
     struct task *seen = bpf_task_storage_get(&tasks, task, NULL, 0);
     u32 id = BPF_CORE_READ(task, pid);
     if (seen)
-        seen->safe_at = seen->ran_at;
+        seen->safe_at = bpf_ktime_get_ns();
     bpf_map_delete_elem(&parks, &id);
     scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
     return 0;

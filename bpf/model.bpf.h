@@ -102,7 +102,7 @@ struct task {
     u64 charged;    /* weighted ns, ahead of the run */
     u64 crossed_at; /* the charge for which it is to be parked; 0: none */
     u64 decision;   /* of the slot, at that time */
-    u64 safe_at;    /* ran_at of the run in which it was about to return to user space, with no lock */
+    u64 safe_at;    /* it was about to return to user space, with no lock, and had its CPU kicked */
     u64 until;      /* it is parked for no longer */
 };
 

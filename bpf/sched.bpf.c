@@ -31,6 +31,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define PARKED 100 /* a queue of its own */
 #define PARK_NS NSEC_PER_SEC
+#define SAFE_NS (5 * NSEC_PER_MSEC) /* the kick of a CPU takes microseconds, on an emulated one half a millisecond */
 #define LOOK_NS (2 * NSEC_PER_MSEC) /* between looks at who is parked */
 
 struct queue {
@@ -79,13 +80,13 @@ static struct queue queues[QUEUES];
 
 /* --- shares ------------------------------------------------------------------------------------------------------- */
 
-/* The weights of a cgroup and of those above it, multiplied; those deeper than `deepest` are not counted. */
-static u32 weight_of(struct task_struct *task, u32 deepest)
+/* The weights of a cgroup and of those above it, multiplied; those deeper than `deepest` are not counted. Global functions
+ * are verified once, not at each call; they take numbers.
+ */
+__noinline u32 weight_of(u64 address, u32 deepest)
 {
-    struct css_set *set = BPF_CORE_READ(task, cgroups);
-    struct cgroup_subsys_state *css = NULL;
+    struct cgroup_subsys_state *css = (void *)address;
     u64 weight = WEIGHT;
-    bpf_core_read(&css, sizeof css, &set->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id)]);
     for (int i = 0; i < DEEPEST && css; i++) {
         u32 level = BPF_CORE_READ(css, cgroup, level);
         if (level == 0)
@@ -99,9 +100,12 @@ static u32 weight_of(struct task_struct *task, u32 deepest)
 
 static void weigh(struct share *share, struct task_struct *task, u32 deepest, u64 now)
 {
+    struct css_set *set = BPF_CORE_READ(task, cgroups);
+    u64 css = 0;
     if (share->weight && now - share->weighed_ns < WEIGHED_NS)
         return;
-    share->weight = weight_of(task, deepest);
+    bpf_core_read(&css, sizeof css, &set->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id)]);
+    share->weight = weight_of(css, deepest);
     share->weighed_ns = now;
 }
 
@@ -161,7 +165,6 @@ static void account(struct task *seen, struct share *share, struct slot *slot, u
     if (slot)
         __sync_fetch_and_add(&slot->cpu_ns, used);
     seen->charged = 0;
-    seen->ran_at = now;
 }
 
 static void advance(u32 queue, u64 vtime)
@@ -180,6 +183,14 @@ static bool is_wanted(struct task_struct *task)
            task->jobctl & JOBCTL_PENDING_MASK || pending & ~BPF_CORE_READ(task, blocked.sig[0]);
 }
 
+/* More than by this program, if it runs for that task, and by the one that had its CPU kicked, which may not have come to
+ * its end (memwatch.bpf.c). That one holds RCU Tasks Trace, so that no program can be detached until the task goes on.
+ */
+static bool is_migration_disabled(struct task_struct *task)
+{
+    return task->migration_disabled > 1 + (bpf_get_current_task_btf() == task);
+}
+
 static void look_again(struct timer *timer)
 {
     bpf_timer_start(&timer->timer, LOOK_NS, 0);
@@ -196,7 +207,7 @@ static bool park(struct task_struct *task, struct task *seen, struct slot *slot,
         seen->crossed_at = 0;
         return false;
     }
-    if (seen->safe_at != seen->ran_at || task->migration_disabled)
+    if (now - seen->safe_at > SAFE_NS || is_migration_disabled(task))
         return false;
     timer = bpf_map_lookup_elem(&timers, &key);
     if (!timer)
@@ -213,11 +224,10 @@ static bool park(struct task_struct *task, struct task *seen, struct slot *slot,
     return true;
 }
 
-static bool goes_on(struct task_struct *task, u64 now)
+static bool goes_on(struct task_struct *task, const struct slot *slot, u64 now)
 {
     struct task *seen = bpf_task_storage_get(&tasks, task, NULL, 0);
-    struct slot *slot = slot_of_task(task);
-    return !seen || !slot || seen->decision != slot->decision || now >= seen->until || is_wanted(task);
+    return !seen || seen->decision != slot->decision || now >= seen->until || is_wanted(task);
 }
 
 static void wake_idle(struct task_struct *task)
@@ -235,15 +245,9 @@ static int look(void *map, u32 *key, struct timer *timer)
     bpf_rcu_read_lock();
     if (!bpf_iter_scx_dsq_new(&parked, PARKED, 0)) {
         while ((task = bpf_iter_scx_dsq_next(&parked))) {
-            struct slot *slot;
-            struct share *share;
-            u32 queue;
-            if (!goes_on(task, now))
-                continue;
-            slot = slot_of_task(task);
-            share = share_of(task, slot, now);
-            queue = share ? queue_of(share, slot, now) : 0;
-            if (queue >= QUEUES)
+            struct slot *slot = slot_of_task(task);
+            u32 queue = slot ? slot->share.queue : 0;
+            if (queue >= QUEUES || (slot && !goes_on(task, slot, now)))
                 continue;
             scx_bpf_dsq_move_set_vtime(&parked, queues[queue].clock);
             if (scx_bpf_dsq_move_vtime(&parked, task, queue, 0))
@@ -272,26 +276,40 @@ s32 BPF_PROG(select_cpu, struct task_struct *task, s32 before, u64 flags)
     return cpu;
 }
 
-static bool may_run(struct task_struct *task, u32 cpu)
+struct search {
+    u64 mask;
+    u32 first, count, queue;
+    s32 found;
+};
+
+/* One CPU: whether somebody less urgent runs there who may be put off. 1 ends the search. */
+static long compare(u64 step, struct search *search)
 {
-    const void *mask = task->cpus_ptr;
+    u32 number = search->first + (u32)step, count = search->count;
+    struct cpu *cpu;
     u64 bits = 0;
-    bpf_probe_read_kernel(&bits, sizeof bits, mask + bpf_core_field_offset(struct cpumask, bits) + cpu / 64 * 8);
-    return bits >> cpu % 64 & 1;
+    if (number >= count)
+        number -= count;
+    cpu = bpf_map_lookup_elem(&cpus, &number);
+    if (!cpu || cpu->queue >= NO_QUEUE || cpu->queue <= search->queue)
+        return 0;
+    bpf_probe_read_kernel(&bits, sizeof bits, (void *)(search->mask + number / 64 * 8));
+    if (!(bits >> number % 64 & 1))
+        return 0;
+    search->found = number;
+    return 1;
 }
 
-/* Have a CPU where somebody less urgent runs look again. */
 static void preempt(struct task_struct *task, u32 queue)
 {
-    u32 count = scx_bpf_nr_cpu_ids(), first = scx_bpf_task_cpu(task);
-    for (u32 i = 0; i < CPUS && i < count; i++) {
-        u32 number = first + i < count ? first + i : first + i - count;
-        struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
-        if (cpu && cpu->queue < NO_QUEUE && cpu->queue > queue && may_run(task, number)) {
-            scx_bpf_kick_cpu(number, SCX_KICK_PREEMPT);
-            return;
-        }
-    }
+    struct search search = {
+        .first = scx_bpf_task_cpu(task), .count = scx_bpf_nr_cpu_ids(), .queue = queue, .found = -1
+    };
+    bpf_core_read(&search.mask, sizeof search.mask, &task->cpus_ptr);
+    search.mask += bpf_core_field_offset(struct cpumask, bits);
+    bpf_loop(search.count, compare, &search, 0);
+    if (search.found >= 0)
+        scx_bpf_kick_cpu(search.found, SCX_KICK_PREEMPT);
 }
 
 SEC("struct_ops/enqueue")
@@ -349,6 +367,7 @@ static bool stays(struct task_struct *task, u64 now)
     if (!seen || !share || seen->crossed_at || !seen->ran_at)
         return false;
     account(seen, share, slot, now);
+    seen->ran_at = now;
     own = queue_of(share, slot, now);
     for (u32 queue = 0; queue < QUEUES && queue <= own; queue++) {
         first = scx_bpf_dsq_peek(queue);

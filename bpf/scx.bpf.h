@@ -65,7 +65,9 @@ struct bpf_task_work {
     u64 opaque;
 } __attribute__((aligned(8)));
 
-struct bpf_map;
+struct bpf_map {
+    u32 id;
+};
 
 extern int bpf_task_work_schedule_resume(struct task_struct *task, struct bpf_task_work *work, void *map,
                                          int (*callback)(struct bpf_map *map, void *key, void *value)) __ksym __weak;

@@ -76,8 +76,9 @@ class Daemon:
             if loader.loaded() != loader.build_of(paths.BPF_DIR):
                 loader.attach(lib, paths.BPF_DIR)
             self._try_memcg_ops(lib)
-            scheduling = Scheduling(lib, self.loop, self.governor.top, self.governor.containers)
-            self.governor.know(kernel.Kernel(lib, self.governor.kernel_event), scheduling)
+            ours = self.governor
+            scheduling = Scheduling(lib, self.loop, ours.top, ours.worker, ours.containers)
+            ours.know(kernel.Kernel(lib, ours.kernel_event), scheduling)
         except (UserError, OSError) as error:
             journal.send(f"calls are accounted for by cgroup files alone: {error}", 5)
 

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from agentcgroup.call import Call
     from agentcgroup.container import Container
     from agentcgroup.loop import Loop, Timer
+    from agentcgroup.worker import Worker
 
 _OTHER, _EXT = os.SCHED_OTHER, 7  # SCHED_EXT (include/uapi/linux/sched.h)
 #: Seconds until it is tried again after the kernel took it out, doubled each time, and how long one has to last for
 #: that to be forgotten.
 RETRY, RETRY_MOST, LASTING = 60.0, 3600.0, 600.0
+INSTEAD = "CPUs are shared by cpu.weight alone"
 
 
 class Scheduling:
@@ -31,10 +33,11 @@ class Scheduling:
     scheduler with cpu.weight, which needs nothing of us.
     """
 
-    def __init__(self, lib: Libbpf, loop: Loop, top: Path, containers: Mapping[str, Container]) -> None:
+    def __init__(self, lib: Libbpf, loop: Loop, top: Path, worker: Worker, containers: Mapping[str, Container]) -> None:
         self._lib = lib
         self._loop = loop
         self._top = top
+        self._worker = worker
         self._containers = containers
         self._wanted: scheduler.Mode = "off"
         self._retry = RETRY
@@ -43,25 +46,33 @@ class Scheduling:
         self.mode: scheduler.Mode = "off"
 
     def use(self, wanted: scheduler.Mode) -> None:
-        """Have it at work in that mode from now on, or `off`; why that cannot be is said in the journal."""
+        """Have it at work in that mode soon, or `off`; why that cannot be is said in the journal."""
         if self._timer is not None:
             self._timer.cancel()
         self._wanted, self._retry = wanted, RETRY
         self._attach()
 
     def _attach(self) -> None:
-        self._timer, why, before = None, "", scheduler.loaded()
+        wanted, self._timer = self._wanted, None
+        self._worker.submit("", lambda: self._change(wanted), lambda found: self._changed(wanted, *found))
+
+    def _change(self, wanted: scheduler.Mode) -> tuple[scheduler.Mode, str]:
+        """On the worker's thread, for the kernel looks at programs for a while: the mode before, and a refusal."""
+        before = scheduler.loaded()
         try:
-            if self._wanted == "off":
+            if before != wanted:
                 scheduler.detach()
-            elif before != self._wanted:
-                scheduler.detach()
-                scheduler.attach(self._lib, paths.BPF_DIR, self._wanted, self._top)
+            if wanted not in ("off", before):
+                scheduler.attach(self._lib, paths.BPF_DIR, wanted, self._top)
         except UserError as error:
-            why = str(error)
-            journal.send(f"scheduler: {self._wanted}: CPUs are shared by cpu.weight alone: {why}", 4)
+            return before, str(error)
+        return before, ""
+
+    def _changed(self, wanted: scheduler.Mode, before: scheduler.Mode, why: str) -> None:
         self.mode, self._since = scheduler.loaded(), time.monotonic()
         scheduler.note(why)
+        if why:
+            journal.send(f"scheduler: {wanted}: {INSTEAD}: {why}", 4)
         if "partial" in (before, self.mode):
             for container in self._containers.values():
                 self._enlist(container)
@@ -83,17 +94,24 @@ class Scheduling:
             self._timer = self._loop.after(self._retry, self._attach)
             self._retry = min(2 * self._retry, RETRY_MOST)
         scheduler.note(f"{why}; {again}")
-        journal.send(f"scheduler: {self._wanted}: CPUs are shared by cpu.weight alone: {why}; {again}", 3)
+        journal.send(f"scheduler: {self._wanted}: {INSTEAD}: {why}; {again}", 3)
 
     def limited(self) -> None:
         """The kernel says that a cgroup has got a cpu.max, which `full` does not keep."""
+        if self.mode == "full":
+            self._worker.submit("", self._give_back, self._given_back)
+
+    def _give_back(self) -> str:
         path = scheduler.bandwidth(self._top)
-        if self.mode != "full" or not path:
-            return
-        self.mode = "off"
-        scheduler.detach()
-        scheduler.note(scheduler.ignored(path))
-        journal.send(f"scheduler: full: given back: {scheduler.ignored(path)}", 4)
+        if path:
+            scheduler.detach()
+        return path
+
+    def _given_back(self, path: str) -> None:
+        if path:
+            self.mode = "off"
+            scheduler.note(scheduler.ignored(path))
+            journal.send(f"scheduler: full: {INSTEAD}: {scheduler.ignored(path)}", 4)
 
     def enlist(self, container: Container) -> None:
         """Under `partial`: who is nobody's foreground is scheduled by us, below all others. A container with a cpu.max

@@ -64,7 +64,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def scheduling(loop: Loop, wanted: scheduler.Mode = "partial") -> Scheduling:
-    found = Scheduling(None, loop, Path("/none"), {})  # type: ignore[arg-type]
+    worker = SimpleNamespace(submit=lambda _owner, work, done: done(work()))
+    found = Scheduling(None, loop, Path("/none"), worker, {})  # type: ignore[arg-type]
     found.use(wanted)
     return found
 

@@ -220,6 +220,7 @@ POLICIES = Path("/etc/agentcgroup/policies.d")
 
 def set_policy(name: str, text: str) -> None:
     """A policy of the tests, in force at once also for the containers that run under it."""
+    POLICIES.mkdir(parents=True, exist_ok=True)
     (POLICIES / f"{name}.yaml").write_text(text)
     load_file(POLICIES / f"{name}.yaml", POLICY_DIRS)  # the daemon would keep the old one and tell the journal
     run("systemctl", "reload", "agentcgroupd")

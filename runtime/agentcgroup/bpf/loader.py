@@ -24,8 +24,9 @@ OBJECTS = ("account", "memwatch", "enomem")
 #: What is loaded by request (runtime/agentcgroup/bpf/scheduler.py), and where the kernel has what it needs
 #: (runtime/agentcgroup/bpf/memcg_ops.py).
 SCHEDULER, MEMCG_OPS = "sched", "memcg_ops"
-#: Maps that are more than one object's, or the daemon's: bpf/model.bpf.h.
-_SHARED = ("roots", "slots", "home", "calls", "refusals", "tasks", "events", "ejected")
+#: Maps that are more than one object's, or the daemon's (bpf/model.bpf.h); and those whose timers and work for tasks
+#: the kernel does only while somebody has a descriptor or a pin (bpf_timer_init, bpf_task_work_schedule).
+_SHARED = ("roots", "slots", "home", "calls", "refusals", "tasks", "events", "ejected", "parks", "timers")
 #: What the kernel's BTF calls the target of a program, and of what kind that is (include/uapi/linux/btf.h).
 _TARGETS = {"tp_btf": ("btf_trace_{}", 8), "fentry": ("{}", 12), "fexit": ("{}", 12), "fmod_ret": ("{}", 12)}
 _PER_CONTAINER = "cgroup_skb"
@@ -188,6 +189,7 @@ class Object:
         return {program.section: int(self._lib.bpf_program__fd(program.pointer)) for program in chosen}
 
     def _load_operations(self, pins: Path, name: str) -> None:
+        _drop(pins, "timers")  # those of an earlier one
         for item in self._each("map"):
             if self._lib.bpf_map__type(item) == _STRUCT_OPS:
                 self._lib.call("bpf_map__set_autocreate", item, self._name(item) == name)

@@ -55,10 +55,10 @@ def why_not(pins: Path = PINS) -> str:
 
 
 def note(why: str, pins: Path = PINS) -> None:
-    """Leave that for others to see; "" takes it back. Raises OSError."""
+    """Leave that for others to see; "" takes it back."""
     path = pins / f"refused_{SCHEDULER}"
     path.unlink(missing_ok=True)
-    if why:
+    if why and pins.is_dir():
         path.symlink_to(why)
 
 
