@@ -150,17 +150,25 @@ def test_who_is_parked_does_at_once_what_he_is_told(parking: Container, act: str
         assert ptrace(SEIZE, pid) == 0 and ptrace(INTERRUPT, pid) == 0
         assert os.waitpid(pid, 0x40000000)[0] == pid  # __WALL
     elif act == "decision":
+        used = usage(folder)
         again(parking)
-        call.result()
+        while usage(folder) == used:
+            time.sleep(0.01)
     else:
         os.kill(pid, signal.SIGKILL if act == "kill" else signal.SIGTERM)
-        call.result()
+        while str(pid) in (folder / "cgroup.procs").read_text().split():
+            time.sleep(0.01)
     assert time.monotonic() - began < 0.9  # it is parked for a second
     if act == "freeze":
         (folder / "cgroup.freeze").write_text("0")
     if act == "trace":
         ptrace(DETACH, pid)
     assert call.result().rc in ((0,) if act in ("freeze", "trace", "decision") else (-9, -15, 137, 143))
+
+
+def usage(folder: Path) -> str:
+    """CPU time of a cgroup."""
+    return (folder / "cpu.stat").read_text().splitlines()[0]
 
 
 SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17  # include/uapi/linux/ptrace.h
