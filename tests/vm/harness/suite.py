@@ -76,10 +76,12 @@ def plan(settings: Settings, kernels: Sequence[str], arguments: Sequence[str]) -
     runs = []
     for kernel in kernels:
         boot = replace(settings, kernel=kernel)
-        left_out = _elsewhere(kernel) if len(kernels) > 1 and not chosen else ()
+        divided = len(kernels) > 1 and not chosen
+        left_out = _elsewhere(kernel) if divided else ()
         if ordinary:
             runs.append(Run(boot, "main", ordinary, (f"--ignore-glob=*/{_DESTRUCTIVE}", *left_out, *options)))
-        runs += [Run(boot, Path(p.split("::")[0]).stem, (p,), options) for p in destructive]
+        here = [p for p in destructive if not divided or ONE_KERNEL.get(Path(p).name, kernel) == kernel]
+        runs += [Run(boot, Path(p.split("::")[0]).stem, (p,), options) for p in here]
     return runs
 
 
