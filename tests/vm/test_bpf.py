@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scheduling
 import service
 from bpftool import PINS, dumped, links, programs
 from churn import Many, come_to_rest
@@ -24,6 +25,11 @@ def status() -> dict[str, Any]:
     return json.loads(run("agentcgroup", "bpf", "status", "--json").stdout)
 
 
+def states() -> set[str]:
+    """Of all programs but those for kernels that only have them by patches."""
+    return {feature["state"] for feature in status()["features"] if feature["name"] != "memcg_ops"}
+
+
 def recorded(box: Container, text: str) -> dict[str, Any]:
     """The record of a call that is made now."""
     known = len(box.ledger())
@@ -33,8 +39,24 @@ def recorded(box: Container, text: str) -> dict[str, Any]:
 
 def test_all_is_at_work(box: Container) -> None:
     found = status()
-    assert {feature["state"] for feature in found["features"]} == {"active"}, found
+    assert states() == {"active"}, found
     assert found["build"] and len(links()) == 7
+
+
+def test_what_only_a_patched_kernel_has_is_left_out_and_that_is_said() -> None:
+    [found] = [feature for feature in status()["features"] if feature["name"] == "memcg_ops"]
+    assert (found["state"], found["target"]) == ("skipped", "struct_ops/memcg_bpf_ops")
+    assert found["why"] == "this kernel has no memcg_bpf_ops (experimental, not in Linux)"
+
+
+@pytest.mark.skipif(scheduling.STATE.exists(), reason="this kernel has sched_ext")
+def test_a_scheduler_that_the_kernel_cannot_have_is_refused_in_words(journal) -> None:
+    scheduling.configure("partial")
+    why = "this kernel has no sched_ext: Linux 7.1 or newer with CONFIG_SCHED_CLASS_EXT is needed"
+    wait_for(lambda: scheduling.status() == ("off", why), 10, lambda: f"the refusal, but it is {scheduling.status()}")
+    assert f"scheduler: partial: CPUs are shared by cpu.weight alone: {why}" in journal.text()
+    scheduling.configure("off")
+    wait_for(lambda: scheduling.status() == ("off", ""), 10, "nothing to be wanted")
 
 
 def test_the_kernel_counts_processes_and_traffic_of_a_call(box: Container) -> None:
@@ -169,11 +191,11 @@ def hexes(number: int, size: int) -> list[str]:
 def test_detached_nothing_is_left_and_calls_go_on(box: Container) -> None:
     run("agentcgroup", "bpf", "detach")
     assert not PINS.exists()
-    assert {feature["state"] for feature in status()["features"]} == {"off"}
+    assert states() == {"off"}
     record = recorded(box, "exit 3")
     assert (record["exit"], record["processes"]) == (3, None)
     run("systemctl", "restart", "agentcgroupd")
     wait_for(service.answers, 10, "the daemon")
-    assert {feature["state"] for feature in status()["features"]} == {"active"}
+    assert states() == {"active"}
     record = recorded(box, "/bin/true; exit 3")
     assert (record["exit"], record["processes"]) == (3, 2)
