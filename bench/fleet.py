@@ -127,10 +127,10 @@ def main() -> None:
     for mode in options.modes:
         for number in range(1, options.n + 1):
             print(f"{mode:8}  run {number}: {one(mode)}", flush=True)
+    if PARKED:
+        print(f"from the charge to the park  {summary(PARKED, 'ms')}, most {max(PARKED):.1f} ms")
     if LAGS:
         print(f"from the charge to the hold  {summary(LAGS, 'ms')}, most {max(LAGS):.1f} ms")
-        if PARKED:
-            print(f"from the charge to the park  {summary(PARKED, 'ms')}, most {max(PARKED):.1f} ms")
         print(f"a plain wake-up              {summary(wakeups(), 'ms')}")
 
 
