@@ -89,3 +89,20 @@ def test_operations_are_set_where_the_kernel_has_them() -> None:
     )
     found = memcg_ops.value(types, 96, {"below_low": 5, "below_min": 6})  # type: ignore[arg-type]
     assert list(struct.unpack("<12Q", found)) == [0] * 9 + [6, 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("lockdown", "number", "said"),
+    [
+        ("none integrity [confidentiality]", 22, "lockdown=confidentiality keeps BPF from reading the kernel: "),
+        ("[none] integrity confidentiality", 22, "the kernel does not know what a program needs: "),
+        ("[none] integrity confidentiality", 1, "the kernel refuses BPF: run this as root, with CAP_BPF"),
+        ("none [integrity] confidentiality", 13, "the kernel's verifier refuses a program: please report this"),
+    ],
+)
+def test_a_refusal_is_put_in_words_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lockdown: str, number: int, said: str
+) -> None:
+    (tmp_path / "lockdown").write_text(f"{lockdown}\n")
+    monkeypatch.setattr(loader, "LOCKDOWN", tmp_path / "lockdown")
+    assert loader.in_words(OSError(number, "")).startswith(said)

@@ -20,6 +20,7 @@ from agentcgroup.bpf.libbpf import Libbpf
 from agentcgroup.errors import UserError
 
 PINS = Path("/sys/fs/bpf/agentcgroup")
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
 OBJECTS = ("account", "memwatch", "enomem")
 #: What is loaded by request (runtime/agentcgroup/bpf/scheduler.py), and where the kernel has what it needs
 #: (runtime/agentcgroup/bpf/memcg_ops.py).
@@ -257,9 +258,18 @@ def _drop(pins: Path, *patterns: str) -> None:
 
 def in_words(error: OSError) -> str:
     """What to do where the kernel refuses an object."""
+    if _locked_down():  # whatever it says: helpers that read the kernel are unknown then (kernel_lockdown(7))
+        return "lockdown=confidentiality keeps BPF from reading the kernel: boot with lockdown=integrity, or without"
     remedies = {
-        1: "the kernel refuses BPF: run this as root, with CAP_BPF and without lockdown=confidentiality",
+        1: "the kernel refuses BPF: run this as root, with CAP_BPF",
         13: "the kernel's verifier refuses a program: please report this with `uname -r`",
         22: "the kernel does not know what a program needs: Linux 6.12 or newer is needed",
     }
     return remedies.get(error.errno or 0, f"libbpf: {error.strerror}")
+
+
+def _locked_down() -> bool:
+    try:
+        return "[confidentiality]" in LOCKDOWN.read_text()
+    except OSError:
+        return False
