@@ -12,8 +12,7 @@
  *  ejected  0                    struct ejection  sched, when the kernel takes it out
  *  events   ring buffer          struct event  BPF, on the end of a call, an escape, a crossing; the daemon reads
  *
- * A newer layout only adds fields at the end of a value, or in the place of `later` and `more`, where zero is "none": then
- * what is pinned can be carried over.
+ * A newer layout only adds fields at the end of a value, where zero is "none": then what is pinned can be carried over.
  */
 #pragma once
 
@@ -62,7 +61,7 @@ struct slot {
     u64 cpu_ns;      /* under sched */
     u64 parks;       /* tasks parked */
     u64 park_lag_ns; /* from its charge to that, the latest */
-    u64 more;
+    u64 early;       /* how many of them went on before their time: by a decision, or to do what they were told */
 };
 
 enum priority {

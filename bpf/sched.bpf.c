@@ -224,10 +224,15 @@ static bool park(struct task_struct *task, struct task *seen, struct slot *slot,
     return true;
 }
 
-static bool goes_on(struct task_struct *task, const struct slot *slot, u64 now)
+static bool goes_on(struct task_struct *task, struct slot *slot, u64 now)
 {
     struct task *seen = bpf_task_storage_get(&tasks, task, NULL, 0);
-    return !seen || seen->decision != slot->decision || now >= seen->until || is_wanted(task);
+    if (!seen || now >= seen->until)
+        return true;
+    if (seen->decision == slot->decision && !is_wanted(task))
+        return false;
+    __sync_fetch_and_add(&slot->early, 1);
+    return true;
 }
 
 static void wake_idle(struct task_struct *task)

@@ -26,7 +26,7 @@ class Slot(ctypes.Structure):
         ("shared_level", _U32), ("priority", _U32), ("park", _U32), ("decision", _U64), ("reserve", _U64),
         ("window", _U64), ("events", _U64), ("dropped", _U64), ("ended", _U64), ("escaped", _U64), ("charges", _U64),
         ("crossed", _U64), ("told_ns", _U64), ("share", Share), ("cpu_ns", _U64), ("parks", _U64),
-        ("park_lag_ns", _U64), ("more", _U64),
+        ("park_lag_ns", _U64), ("early", _U64),
     )  # fmt: skip
 
 
