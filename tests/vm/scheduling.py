@@ -34,8 +34,11 @@ def switch(mode: str) -> None:
 
 
 def owner() -> str:
-    """The kernel's word for whose scheduler it has."""
-    return OWNER.read_text().strip() if STATE.read_text().strip() != "disabled" else ""
+    """The kernel's word for whose scheduler it has; one that is on its way out has no name any more."""
+    try:
+        return OWNER.read_text().strip() if STATE.read_text().strip() != "disabled" else ""
+    except FileNotFoundError:
+        return ""
 
 
 def policies() -> None:
