@@ -45,7 +45,7 @@ struct cpu {
 
 struct timer {
     struct bpf_timer timer;
-    u32 armed;
+    u64 until; /* it goes on until then at least */
 };
 
 struct {
@@ -200,6 +200,7 @@ static void look_again(struct timer *timer)
 static bool park(struct task_struct *task, struct task *seen, struct slot *slot, u64 flags, u64 now)
 {
     struct timer *timer;
+    u64 until;
     u32 key = 0;
     if (!seen->crossed_at)
         return false;
@@ -217,10 +218,10 @@ static bool park(struct task_struct *task, struct task *seen, struct slot *slot,
     __sync_fetch_and_add(&slot->parks, 1);
     seen->crossed_at = 0;
     scx_bpf_dsq_insert_vtime(task, PARKED, SLICE_NS, seen->until, flags);
-    if (!timer->armed) {
-        timer->armed = 1;
+    until = timer->until;
+    timer->until = seen->until;
+    if (now + PARK_NS / 10 >= until) /* it has come to its end, or is about to */
         look_again(timer);
-    }
     return true;
 }
 
@@ -261,10 +262,8 @@ static int look(void *map, u32 *key, struct timer *timer)
     }
     bpf_iter_scx_dsq_destroy(&parked);
     bpf_rcu_read_unlock();
-    if (scx_bpf_dsq_nr_queued(PARKED) > 0)
+    if (scx_bpf_dsq_nr_queued(PARKED) > 0 || now < timer->until)
         look_again(timer);
-    else
-        timer->armed = 0;
     return 0;
 }
 
@@ -329,13 +328,11 @@ void BPF_PROG(enqueue, struct task_struct *task, u64 flags)
     if (seen && slot && park(task, seen, slot, flags, now))
         return;
     share = share_of(task, slot, now);
-    if (!seen || !share || flags & SCX_ENQ_LAST || (task->flags & PF_KTHREAD && task->nr_cpus_allowed == 1)) {
+    queue = share ? queue_of(share, slot, now) : NO_QUEUE;
+    if (!seen || queue >= QUEUES || flags & SCX_ENQ_LAST || (task->flags & PF_KTHREAD && task->nr_cpus_allowed == 1)) {
         scx_bpf_dsq_insert(task, SCX_DSQ_LOCAL, SLICE_NS, flags);
         return;
     }
-    queue = queue_of(share, slot, now);
-    if (queue >= QUEUES)
-        return;
     if (!scx_bpf_dsq_nr_queued(queue))
         queues[queue].since = now;
     if ((s64)(share->vtime - (queues[queue].clock - LAG_NS)) < 0)
@@ -397,6 +394,12 @@ void BPF_PROG(dispatch, s32 cpu, struct task_struct *before)
             return;
 }
 
+static struct cpu *cpu_here(void)
+{
+    u32 number = bpf_get_smp_processor_id();
+    return bpf_map_lookup_elem(&cpus, &number);
+}
+
 SEC("struct_ops/running")
 void BPF_PROG(running, struct task_struct *task)
 {
@@ -404,16 +407,13 @@ void BPF_PROG(running, struct task_struct *task)
     u64 now = bpf_ktime_get_ns();
     struct slot *slot = slot_of_task(task);
     struct share *share = share_of(task, slot, now);
-    u32 number = bpf_get_smp_processor_id();
-    struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
-    u32 queue;
+    struct cpu *cpu = cpu_here();
     if (!seen || !share || !cpu)
         return;
     seen->ran_at = now;
-    queue = share->queue;
-    cpu->queue = queue;
+    cpu->queue = share->queue;
     if (seen->charged)
-        advance(queue, task->scx.dsq_vtime);
+        advance(share->queue, task->scx.dsq_vtime);
 }
 
 SEC("struct_ops/stopping")
@@ -423,13 +423,11 @@ void BPF_PROG(stopping, struct task_struct *task, bool runnable)
     u64 now = bpf_ktime_get_ns();
     struct slot *slot = slot_of_task(task);
     struct share *share = share_of(task, slot, now);
-    u32 number = bpf_get_smp_processor_id();
-    struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
+    struct cpu *cpu = cpu_here();
     if (cpu)
         cpu->queue = NO_QUEUE;
-    if (!seen || !share || !seen->ran_at)
-        return;
-    account(seen, share, slot, now);
+    if (seen && share && seen->ran_at)
+        account(seen, share, slot, now);
 }
 
 SEC("struct_ops/init_task")
