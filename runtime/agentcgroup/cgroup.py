@@ -50,6 +50,10 @@ class Cgroup:
         """The cgroup `name` below this one; it need not exist."""
         return Cgroup(f"{self.path}/{name}")
 
+    def all(self) -> Iterator[Cgroup]:
+        """This cgroup and those below it; none where it is gone."""
+        return (Cgroup(folder) for folder, _, _ in os.walk(self.path))
+
     def exists(self) -> bool:
         """Whether the directory is there."""
         return os.path.isdir(self.path)

@@ -108,12 +108,20 @@ class Governor:
         try:
             if self.kernel is not None and self.budgets is not None:
                 self.kernel.register(container.tree, self.top)
+                self.loop.when_idle(lambda: self._attach(container))
                 self.changed(container)
         except OSError as error:
             notes.append(f"calls are accounted for by cgroup files alone: {error.strerror}")
         self._save(container)
         container.watch_end()
         return notes
+
+    def _attach(self, container: Container) -> None:
+        if self.kernel is not None and not container.closed:
+            try:
+                self.kernel.attach(container.tree)
+            except OSError as error:
+                self.complain(container, f"its packets are not counted: {error.strerror}")
 
     def _delegate(self, container: Container) -> list[str]:
         record = container.record

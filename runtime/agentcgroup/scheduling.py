@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from agentcgroup import journal, paths
 from agentcgroup.bpf import scheduler
 from agentcgroup.bpf.libbpf import Libbpf
-from agentcgroup.cgroup import Cgroup
 from agentcgroup.errors import UserError
 
 if TYPE_CHECKING:
@@ -122,9 +121,8 @@ class Scheduling:
 
     def _enlist(self, container: Container) -> None:
         policy = _EXT if self.mode == "partial" and self._takes(container) else _OTHER
-        tree = Path(container.tree.path)
-        for folder in (tree, *(path for path in tree.rglob("*") if path.is_dir())):
-            for thread in Cgroup(folder).lines("cgroup.threads"):
+        for group in container.tree.all():
+            for thread in group.lines("cgroup.threads"):
                 _set_policy(int(thread), policy)
 
     def enlist_call(self, call: Call) -> None:

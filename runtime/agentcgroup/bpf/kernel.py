@@ -57,10 +57,16 @@ class Kernel:
             slot.level = tree.level(top)
             slot.calls, slot.root = calls, root
             self._update(self._maps["roots"], ctypes.c_uint64(root), ctypes.c_uint32(index))
+        self._settle(tree, Home(root, index))
+
+    def attach(self, tree: Cgroup) -> None:
+        """Attach what is attached to each container: the programs that see its packets. Raises OSError. It takes
+        milliseconds, for which the hook does not wait.
+        """
+        root = os.stat(tree.path).st_ino
         self._attach(tree, root)
         with suppress(OSError):
             self._attach_memory(tree, root)
-        self._settle(tree, Home(root, index))
 
     def classify(self, root: int, priority: int, reserve: int) -> None:
         """A container's priority, 0 is the highest, and the bytes that it was promised."""
@@ -104,8 +110,8 @@ class Kernel:
             key = ctypes.c_uint64(root)
             self._lib.bpf_map_delete_elem(self._maps["roots"], ctypes.byref(key))
             self._table[index].root = 0
-        for path in (*self._pins.glob(f"traffic_*_{root}"), *self._pins.glob(f"memory_{root}")):
-            path.unlink()
+        for name in (*(f"traffic_{direction}_{root}" for direction in _DIRECTIONS), f"memory_{root}"):
+            (self._pins / name).unlink(missing_ok=True)
 
     def keep(self, roots: set[int]) -> None:
         """Forget all containers but these."""
@@ -161,9 +167,8 @@ class Kernel:
 
     def _settle(self, tree: Cgroup, home: Home) -> None:
         """Tell whose each thread is that was there before the kernel knew the container; new ones inherit it."""
-        groups = [Path(tree.path), *(path for path in Path(tree.path).rglob("*") if path.is_dir())]
-        for group in groups:
-            for text in Cgroup(group).lines("cgroup.threads"):
+        for group in tree.all():
+            for text in group.lines("cgroup.threads"):
                 with suppress(OSError):
                     self._settle_thread(int(text), home)
 

@@ -93,10 +93,8 @@ def ignored(path: str) -> str:
 
 def bandwidth(top: Path) -> str:
     """A cgroup with a cpu.max, if there is one; a path without the mount point."""
-    for folder, _, files in os.walk(top):
-        if "cpu.max" in files and Cgroup(folder).cpu_quota() is not None:
-            return folder.removeprefix(str(top))
-    return ""
+    limited = (group.path for group in Cgroup(top).all() if group.cpu_quota() is not None)
+    return next(limited, "").removeprefix(str(top))
 
 
 def detach(pins: Path = PINS) -> None:
