@@ -68,6 +68,7 @@ class Container:
         self.watch = Watch(self)
         self.budgets: dict[str, Budget] = {}
         self._early: dict[int, Event] = {}
+        self._movers: dict[int, list[tuple[Caller, Peer]]] = {}
         self._end_fd = -1
         self._lost_timer: Timer | None = None
         fifo = None if record.cooperative else self.run_dir / "tickets"
@@ -202,6 +203,7 @@ class Container:
     def detach(self) -> None:
         """Give back every descriptor and hold nothing; calls go on under their limits."""
         self.closed = True
+        self._movers.clear()
         self.socket.close()
         self.io.close()
         if self._end_fd >= 0:
@@ -395,6 +397,7 @@ class Container:
         if asked:
             caller.send(f"{'move' if self.record.cooperative else 'run'} {slot.number}")
         judge.place(call, peer)
+        self._move_waiting(call.number)
         self._enlist(call)
         self.governor.refill(self)
 
@@ -445,7 +448,18 @@ class Container:
         peer = identify(caller.socket)
         if peer is None or judge.judge(peer, self) != "call":
             caller.send("exec")
-            return
+        elif number in self.calls:
+            self._move_into(caller, peer, number)
+        else:  # its parent's word came before, but on another connection: that may be heard later
+            self._movers.setdefault(number, []).append((caller, peer))
+            self.loop.after(self.governor.config.ack_ms / 2000, lambda: self._move_waiting(number))
+
+    def _move_waiting(self, number: int) -> None:
+        """Those who asked to be moved before their call was known: now it is, or they have waited long enough."""
+        for caller, peer in self._movers.pop(number, ()):
+            self._move_into(caller, peer, number)
+
+    def _move_into(self, caller: Caller, peer: Peer, number: int) -> None:
         call = self.calls.get(number)
         ours = call is not None and peer.ppid == call.shim_pid
         target = call.cgroup if call is not None and ours else self.tree.child("calls/fallback")

@@ -20,6 +20,25 @@ CLONE3 = (
     "python3 -c 'import ctypes; libc = ctypes.CDLL(None, use_errno=True); libc.syscall(435, None, 0);"
     " print(ctypes.get_errno())'"
 )
+#: A shim whose child is heard before it: the ticket is its own, the child asks to be moved, then comes its own word.
+CHILD_FIRST = """
+import os, socket, struct, time
+def dial():
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect("/dev/agentcgroup/sock")
+    return connection
+tickets = os.open("/dev/agentcgroup/tickets", os.O_RDONLY | os.O_NONBLOCK)
+[number] = struct.unpack("I", os.read(tickets, 4))
+if not os.fork():
+    child = dial()
+    child.send(b"AGC1\\0m=%d\\0" % number)
+    print(number, child.recv(64).decode(), open("/proc/self/cgroup").read(), end="", flush=True)
+    os._exit(0)
+time.sleep(0.3)
+word = dial()
+word.send(b"AGC1\\0t=%d\\0a=bash\\0a=-c\\0a=true\\0" % number)
+os.wait()
+"""
 
 
 def without_clone3() -> dict[str, object]:
@@ -60,6 +79,14 @@ def test_thirty_calls_are_moved_into_domains_of_their_own_and_no_slot_is_lost(bo
     wait_for(lambda: len(directories(box)) == POOL + 1, 20, "the calls' directories to go")
     assert "fallback" in directories(box)
     assert service.calls(box.id) == []
+
+
+def test_a_child_that_is_heard_before_its_shim_comes_into_their_call(box: Container) -> None:
+    known = len(box.ledger())
+    result = box.spawn(["python3", "-c", CHILD_FIRST])
+    number, rest = result.out.split(" ", 1)
+    assert rest == f"moved 0::/agentcgroup/calls/{number}\n", result
+    assert [entry["number"] for entry in box.settled(known + 1)[known:]] == [int(number)]
 
 
 def test_limit_feedback_and_hint_are_as_usual(box: Container) -> None:
