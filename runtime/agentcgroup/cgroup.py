@@ -52,7 +52,14 @@ class Cgroup:
 
     def all(self) -> Iterator[Cgroup]:
         """This cgroup and those below it; none where it is gone."""
-        return (Cgroup(folder) for folder, _, _ in os.walk(self.path))
+        try:
+            below = os.stat(self.path).st_nlink - 2  # kernfs counts directories so (fs/kernfs/inode.c)
+            names = [entry.name for entry in os.scandir(self.path) if entry.is_dir()] if below else []
+        except OSError:
+            return
+        yield self
+        for name in names:
+            yield from self.child(name).all()
 
     def exists(self) -> bool:
         """Whether the directory is there."""
@@ -143,10 +150,10 @@ class Cgroup:
 
     def parents(self, top: Path) -> Iterator[Cgroup]:
         """This cgroup and its ancestors up to, not including, the mount point `top`."""
-        path = Path(self.path)
-        while path != top and top in path.parents:
+        path, above = self.path, f"{top}/"
+        while path.startswith(above):
             yield Cgroup(path)
-            path = path.parent
+            path = path.rpartition("/")[0]
 
     def level(self, top: Path) -> int:
         """How deep it is in the hierarchy; the root of all, at the mount point `top`, is 0."""

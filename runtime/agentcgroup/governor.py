@@ -151,7 +151,10 @@ class Governor:
 
     def _sweep_shims(self) -> None:
         """Each image has a shim of its own, on a tmpfs; what is still mounted outlives the removal of its name."""
-        shims = sorted((self.run_dir / "shims").glob("[!.]*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        folder = self.run_dir / "shims"
+        if len(os.listdir(folder)) <= SHIMS_KEPT:
+            return
+        shims = sorted(folder.glob("[!.]*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in shims[SHIMS_KEPT:]:
             old.unlink(missing_ok=True)
 
@@ -164,7 +167,8 @@ class Governor:
     def stopped(self, container_id: str) -> None:
         """The engine's poststop: it only speeds up what `cgroup.events` says as well."""
         container = self.containers.get(container_id)
-        if container is None or not container.tree.populated():
+        gone = container is None and not self._record_path(container_id).exists()
+        if not gone and (container is None or not container.tree.populated()):
             self.ended(container_id)
 
     def _started_again(self, container_id: str) -> bool:

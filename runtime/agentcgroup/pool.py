@@ -49,9 +49,9 @@ class Slot:
         except OSError:
             self.close()
             raise
-        self.populated()  # a kernfs file must be read once before it can be polled (fs/kernfs/file.c)
-        self.memory_events()
-        self.pids_events()
+        for fd in (self.events_fd, self.memory_fd, self.pids_fd):
+            if fd >= 0:
+                os.pread(fd, 1, 0)  # a kernfs file must be read once before it can be polled (fs/kernfs/file.c)
 
     def populated(self) -> bool:
         """Whether a process lives here; False when the directory is gone."""

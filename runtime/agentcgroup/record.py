@@ -109,5 +109,5 @@ def store(record: Record, path: Path) -> None:
     data = {"v": 1, **record.__dict__}
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w") as file:
-        json.dump(data, file)
+        file.write(json.dumps(data))  # dump() writes piece by piece, from Python
     os.rename(temporary, path)
