@@ -25,7 +25,8 @@ SHIM_SOURCES = $(wildcard runtime/shim/*.c)
 C_HEADERS    = $(wildcard hooks/*.h runtime/shim/*.h)
 BPF_SOURCES  = $(wildcard bpf/*.bpf.c)
 BPF_OBJECTS  = $(BPF_SOURCES:bpf/%.bpf.c=build/bpf/%.o)
-PROGRAMS     = $(if $(HOOK_SOURCES),build/agentcgroup-hook) $(if $(SHIM_SOURCES),build/agentcgroup-shim)
+PROGRAMS     = $(if $(HOOK_SOURCES),build/agentcgroup-hook) $(if $(SHIM_SOURCES),build/agentcgroup-shim) \
+	build/agentcgroup-load
 
 VENV   = build/venv
 VM     = $(PYTHON) tests/vm/run.py
@@ -58,6 +59,10 @@ build/agentcgroup-hook: $(HOOK_SOURCES) $(C_HEADERS) build/libexec
 build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) $(SHIM_FLAGS) -o $@ $(SHIM_SOURCES)
+
+build/agentcgroup-load: runtime/load/load.c
+	@mkdir -p $(@D)
+	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -o $@ $<
 
 # CO-RE: the running kernel's own layouts are filled in when an object is loaded, so that it is built once for all.
 BPF_FLAGS = -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter -fdebug-prefix-map=$(CURDIR)=. \

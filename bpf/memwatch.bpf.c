@@ -53,13 +53,19 @@ static void mark(struct slot *slot, struct task_struct *task, u64 now)
         bpf_task_work_schedule_resume(task, &park->work, &parks, returns);
 }
 
+static bool waits(struct slot *slot, struct task_struct *task, u32 type)
+{
+    return type == SHARED_CROSSED ? slot->park : slot->calls_first && slot->calls_first != cgid(cgroup_of(task));
+}
+
 static void tell(struct slot *slot, u32 type, u64 pages)
 {
+    struct task_struct *task = bpf_get_current_task_btf();
     u64 now = bpf_ktime_get_ns();
     struct event *e;
     __sync_fetch_and_add(&slot->crossed, 1);
-    if (type == SHARED_CROSSED && slot->park && bpf_ksym_exists(bpf_task_work_schedule_resume))
-        mark(slot, bpf_get_current_task_btf(), now);
+    if (waits(slot, task, type) && bpf_ksym_exists(bpf_task_work_schedule_resume))
+        mark(slot, task, now);
     if (now - slot->told_ns < TELL_EVERY_NS)
         return;
     slot->told_ns = now;

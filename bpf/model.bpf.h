@@ -48,6 +48,7 @@ struct slot {
     u32 priority;        /* enum priority */
     u32 park;            /* whether who comes to shared_stop_at is parked until the daemon has decided */
     u64 decision;        /* how often that was, from 1 on; who was parked before goes on */
+    u64 calls_first;     /* cgid of the call that goes on while others who come to calls_stop_at are parked; 0: none is */
     u64 reserve;         /* pages that it was promised */
     u64 window; /* the second in which `events` were sent */
     u64 events;
@@ -134,7 +135,7 @@ struct event {
     char comm[16];
 };
 
-_Static_assert(sizeof(struct slot) == 200, "slot");
+_Static_assert(sizeof(struct slot) == 208, "slot");
 _Static_assert(sizeof(struct event) == 104, "event");
 
 struct {

@@ -161,20 +161,25 @@ class Budget:
                 base = room.limit - room.margin - room.claimed(priority)
                 stop = max(base, int(room.used + room.margin * STRIDE))
                 self.raised |= stop > base
-            kernel.watch(container.cgid, stop, self.level, self._may_park(container, first))
+            park = first is not None and self._may_park(container, first)
+            kernel.watch(container.cgid, stop, self.level, park, first.slot.cgid if first is not None else 0)
 
-    def _first(self) -> Container | None:
-        """Who goes on whatever happens: the container with the call at work that gives way last."""
+    def _first(self) -> Call | None:
+        """Who goes on whatever happens: the call at work that gives way last, and where several containers share this
+        the others of its own with it.
+        """
         at_work = [call for container in self.containers.values() for call in container.calls.values() if _goes(call)]
-        first = min(at_work, key=lambda call: call.strain.standing(call, 0.0, "").burden, default=None)
-        return None if first is None else first.container
+        return min(at_work, key=lambda call: call.strain.standing(call, 0.0, "").burden, default=None)
 
-    def _may_park(self, container: Container, first: Container | None) -> bool:
+    def _may_park(self, container: Container, first: Call) -> bool:
         """Whether who takes too much here can wait for the decision: it would be to hold it."""
         policy = container.policy
-        waits = first is not None and container is not first and policy.mode == "enforce"
+        if policy.mode != "enforce" or "hold" not in policy.call.on_pressure:
+            return False
+        if self.inside:
+            return not any(call.grant.declared for call in container.calls.values())
         within = container.reserve > 0 and (container.tree.number("memory.current") or 0) < container.reserve
-        return waits and not self.inside and "hold" in policy.call.on_pressure and not within
+        return container is not first.container and not within
 
 
 class Budgets:

@@ -24,6 +24,8 @@ _OTHER, _EXT = os.SCHED_OTHER, 7  # SCHED_EXT (include/uapi/linux/sched.h)
 #: Seconds until it is tried again after the kernel took it out, doubled each time, and how long one has to last for
 #: that to be forgotten.
 RETRY, RETRY_MOST, LASTING = 60.0, 3600.0, 600.0
+#: Seconds until it is loaded again after a CPU came or went: more may follow.
+SETTLE = 5.0
 INSTEAD = "CPUs are shared by cpu.weight alone"
 
 
@@ -87,13 +89,17 @@ class Scheduling:
         if end.kind == scheduler.SYSRQ:
             again = "it stays out until the next reload"
         else:
-            if time.monotonic() - self._since > LASTING:
-                self._retry = RETRY
-            again = f"it is tried again in {self._retry:.0f} s"
-            self._timer = self._loop.after(self._retry, self._attach)
-            self._retry = min(2 * self._retry, RETRY_MOST)
+            wait = SETTLE if end.code & scheduler.RESTART else self._back_off()
+            again = f"it is tried again in {wait:.0f} s"
+            self._timer = self._loop.after(wait, self._attach)
         scheduler.note(f"{why}; {again}")
         journal.send(f"scheduler: {self._wanted}: {INSTEAD}: {why}; {again}", 3)
+
+    def _back_off(self) -> float:
+        if time.monotonic() - self._since > LASTING:
+            self._retry = RETRY
+        wait, self._retry = self._retry, min(2 * self._retry, RETRY_MOST)
+        return wait
 
     def limited(self) -> None:
         """The kernel says that a cgroup has got a cpu.max, which `full` does not keep."""

@@ -21,8 +21,9 @@ class Kernel:
     def __init__(self) -> None:
         self.watched: dict[int, tuple[int, int, bool]] = {}
 
-    def watch(self, root: int, stop_at: int, level: int, park: bool) -> None:
+    def watch(self, root: int, stop_at: int, level: int, park: bool, first: int) -> None:
         self.watched[root] = (stop_at, level, park)
+        self.first = first
 
 
 def cgroup(path: Path, **files: int) -> Cgroup:
@@ -35,6 +36,7 @@ def container(cgid: int, priority: str, reserve: int = 0, tree: Cgroup | None = 
     burden = SimpleNamespace(burden=(PRIORITIES.index(priority), 0))
     strain = SimpleNamespace(at_work=True, standing=lambda *_: burden)
     call = SimpleNamespace(strain=strain, enforced=False, held_since=None, ended=None, relocated=False)
+    call.slot, call.grant = SimpleNamespace(cgid=10 * cgid), SimpleNamespace(declared=0, priority=priority)
     policy = SimpleNamespace(priority=priority, mode="enforce", call=SimpleNamespace(on_pressure=["hold", "end"]))
     box = SimpleNamespace(cgid=cgid, policy=policy, reserve=reserve, tree=tree, calls={1: call} if reserve else {})
     call.container = box
@@ -54,6 +56,18 @@ def test_lower_priorities_stop_where_what_is_promised_to_higher_ones_begins(shar
     kernel = Kernel()
     shared.arm(kernel)  # type: ignore[arg-type]
     assert kernel.watched == {1: (1500 * MIB, 1, False), 2: (1150 * MIB, 1, True)}
+
+
+def test_between_the_calls_of_a_container_all_but_the_one_that_gives_way_last_are_parked(tmp_path: Path) -> None:
+    inside, kernel = Budget(cgroup(tmp_path, memory_current=100 * MIB, memory_max=1600 * MIB)), Kernel()
+    box = container(1, "normal", 400 * MIB)
+    inside.containers = {"a": box}  # type: ignore[dict-item]
+    inside.arm(kernel)  # type: ignore[arg-type]
+    assert (kernel.watched, kernel.first) == ({1: (1500 * MIB, 0, True)}, 10)
+    box.calls[1].grant.declared = 200 * MIB
+    box.calls[1].cgroup = cgroup(tmp_path)
+    inside.arm(kernel)  # type: ignore[arg-type]
+    assert kernel.watched == {1: (1400 * MIB, 0, False)}
 
 
 def test_a_limit_that_was_moved_counts_when_it_is_armed_anew(shared: Budget) -> None:

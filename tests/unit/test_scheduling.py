@@ -11,7 +11,7 @@ from agentcgroup import journal
 from agentcgroup.bpf import scheduler
 from agentcgroup.bpf.model import Ejection
 from agentcgroup.errors import UserError
-from agentcgroup.scheduling import RETRY, RETRY_MOST, Scheduling
+from agentcgroup.scheduling import RETRY, RETRY_MOST, SETTLE, Scheduling
 
 
 class Loop:
@@ -54,8 +54,8 @@ class Host:
     def ejection(self, _lib: object) -> Ejection:
         return self.end
 
-    def take_out(self, kind: int, reason: bytes = b"", message: bytes = b"") -> None:
-        self.mode, self.end = "off", Ejection(kind=kind, reason=reason, message=message)
+    def take_out(self, kind: int, reason: bytes = b"", message: bytes = b"", code: int = 0) -> None:
+        self.mode, self.end = "off", Ejection(kind=kind, reason=reason, message=message, code=code)
 
 
 @pytest.fixture
@@ -110,3 +110,16 @@ def test_what_we_did_ourselves_is_no_fault(host: Host) -> None:
     host.take_out(64)
     found.ejected()
     assert (loop.later, host.said, host.why) == ([], [], "")
+
+
+def test_a_cpu_that_comes_or_goes_is_no_fault_of_the_scheduler(host: Host) -> None:
+    loop = Loop()
+    found = scheduling(loop, "full")
+    for _ in range(3):
+        host.take_out(66, b"unregistered from the main kernel", b"cpu 1 going offline", 1 << 48 | 1 << 32)
+        found.ejected()
+        [(seconds, action)] = loop.later
+        assert seconds == SETTLE and host.why.endswith("cpu 1 going offline; it is tried again in 5 s")
+        loop.later.clear()
+        action()
+        assert (found.mode, host.why) == ("full", "")

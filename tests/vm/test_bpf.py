@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +166,37 @@ def test_what_keeps_it_from_the_kernel_is_said_in_one_line_and_nothing_is_change
     assert links() == before
 
 
+def test_a_program_that_the_verifier_refuses_is_said_to_be_and_the_others_are_at_work(box: Container) -> None:
+    path = Path("/usr/share/agentcgroup/bpf/memwatch.o")
+    good = path.read_bytes()
+    at = section(good, "fexit/page_counter_try_charge")
+    path.write_bytes(good[:at] + b"\x95" + bytes(7) + good[at + 8 :])  # an exit that has set no result
+    try:
+        restart()
+        why = {feature["name"]: feature["why"] for feature in status()["features"] if feature["state"] == "skipped"}
+        assert why["charged"] == "the kernel's verifier refuses a program: please report this with `uname -r`"
+        assert set(why) == {"charged", "memcg_ops"}
+        record = recorded(box, "/bin/true; exit 3")
+        assert (record["exit"], record["processes"]) == (3, 2)
+    finally:
+        path.write_bytes(good)
+        restart()
+    assert states() == {"active"}
+
+
+def restart() -> None:
+    run("systemctl", "restart", "agentcgroupd")
+    wait_for(service.answers, 20, "the daemon")
+
+
+def section(elf: bytes, name: str) -> int:
+    """Where that section of a 64-bit ELF file begins (elf(5))."""
+    (table,) = struct.unpack_from("Q", elf, 0x28)
+    size, count, names = struct.unpack_from("3H", elf, 0x3A)
+    headers = [struct.unpack_from("=I20xQ", elf, table + n * size) for n in range(count)]
+    return next(at for label, at in headers if elf.startswith(name.encode() + b"\0", headers[names][1] + label))
+
+
 def test_what_is_in_a_map_of_another_layout_is_carried_over(box: Container) -> None:
     """A hash of an earlier version whose values were shorter."""
     run("systemctl", "stop", "agentcgroupd.socket", "agentcgroupd")
@@ -194,8 +226,7 @@ def test_detached_nothing_is_left_and_calls_go_on(box: Container) -> None:
     assert states() == {"off"}
     record = recorded(box, "exit 3")
     assert (record["exit"], record["processes"]) == (3, None)
-    run("systemctl", "restart", "agentcgroupd")
-    wait_for(service.answers, 10, "the daemon")
+    restart()
     assert states() == {"active"}
     record = recorded(box, "/bin/true; exit 3")
     assert (record["exit"], record["processes"]) == (3, 2)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,50 @@ def test_who_takes_too_much_is_parked_for_a_second_and_goes_on(parking: Containe
     assert 0 < counter(parking, "park_lag_ns") < 1e9 < result.seconds * 1e9
 
 
+def test_within_a_container_the_first_call_goes_on(parking: Container) -> None:
+    root, fallback = parking.tree.stat().st_ino, (parking.tree / "calls" / "fallback").stat().st_ino
+    parks = [counter(parking, "parks")]
+    with opened() as kernel:
+        kernel.watch(root, 0, 1)
+    for first in (fallback, root):
+        with opened() as kernel:
+            kernel.watch(root, 4096, 0, park=True, first=first)
+        assert parking.call(f"python3 -c '{GROW.format(mib=16, rest=0)}'").out == "16\n"
+        parks.append(counter(parking, "parks"))
+    with opened() as kernel:
+        kernel.watch(root, 0, 0)
+    assert (parks[1] - parks[0], parks[2] - parks[1]) == (0, 1)
+
+
+#: The first thread waits for the second, who takes memory, to be at work, and runs another program in their place.
+EXEC = """
+import os, threading, time
+threading.Thread(target=lambda: [bytearray(1 << 20) for _ in range(64)], daemon=True).start()
+time.sleep(0.2)
+os.execv("/bin/echo", ["echo", "another"])
+"""
+
+
+@pytest.mark.parametrize("act", ["move", "bind", "exec"])
+def test_who_is_parked_may_be_moved_bound_to_a_cpu_and_run_another_program(parking: Container, act: str) -> None:
+    folder = parking.tree / "calls" / "fallback"
+    again(parking)
+    before = counter(parking, "parks")
+    program = EXEC if act == "exec" else GROW.format(mib=64, rest=0)
+    call = parking.background(f"exec python3 -c '{program}'")
+    while counter(parking, "parks") == before:
+        assert call.running, call.result()
+    if act != "exec":
+        pid = int((folder / "cgroup.procs").read_text().split()[-1])
+        if act == "move":
+            (parking.tree / "helpers" / "cgroup.procs").write_text(f"{pid}")
+        else:
+            os.sched_setaffinity(pid, {max(os.sched_getaffinity(0))})
+    result = call.result()
+    assert (result.rc, result.out) == (0, "another\n" if act == "exec" else "64\n")
+    assert (scheduling.owner(), scheduling.status()) == ("agentcgroup", ("partial", ""))
+
+
 @pytest.mark.parametrize("act", ["kill", "term", "freeze", "trace", "decision"])
 def test_who_is_parked_does_at_once_what_he_is_told(parking: Container, act: str) -> None:
     folder = parking.tree / "calls" / "fallback"  # nobody gives out another without a daemon
@@ -177,6 +222,34 @@ SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17  # include/uapi/linux/ptrace.h
 
 def ptrace(request: int, pid: int) -> int:
     return ctypes.CDLL(None).ptrace(request, pid, None, None)
+
+
+# --- an end of it ----------------------------------------------------------------------------------------------------
+
+
+def test_who_cannot_run_for_too_long_ends_it_and_the_kernels_reason_is_shown(
+    partial: None, boxes: dict[str, Container], journal
+) -> None:
+    """Realtime tasks on every CPU, where the kernel keeps nothing of them back for sched_ext. The kernel sees it after
+    30 to 45 s and can act when they have ended.
+    """
+    kept = {path: path.read_text() for path in Path("/sys/kernel/debug/sched/ext_server").glob("cpu*/runtime")}
+    for path in kept:
+        path.write_text("0")
+    work = scheduling.burn(boxes["batch"], 1, 60)
+    time.sleep(5)
+    hog = ["chrt", "-f", "50", "python3", "-c", "import signal; signal.alarm(50)\nwhile True: pass"]
+    hogs = [subprocess.Popen(hog) for _ in kept]
+    try:
+        assert [hog.wait() for hog in hogs] == [-signal.SIGALRM] * (os.cpu_count() or 0)
+    finally:
+        for path, text in kept.items():
+            path.write_text(text)
+    wait_for(lambda: scheduling.owner() == "", 20, "the kernel to take it out")
+    wait_for(lambda: "stall" in scheduling.status()[1], 10, lambda: f"the reason: {scheduling.status()}")
+    assert "it is tried again in 60 s" in scheduling.status()[1]
+    assert "CPUs are shared by cpu.weight alone: the kernel took it out: runnable task stall" in journal.text()
+    assert work.result().rc == 0
 
 
 # --- full ------------------------------------------------------------------------------------------------------------

@@ -74,17 +74,19 @@ class Kernel:
         if slot is not None:
             slot.priority, slot.reserve = priority, reserve // PAGE_BYTES
 
-    def watch(self, root: int, stop_at: int, level: int, park: bool = False) -> None:
+    def watch(self, root: int, stop_at: int, level: int, park: bool = False, first: int = 0) -> None:
         """Tell of charges by a container once more bytes are in use in the cgroup above it of that level in the
         hierarchy, or for 0 in its calls/. A `stop_at` of 0 ends that. `park`: who makes one waits until this is called
-        again, a second at most, where the scheduler is at work.
+        again, a second at most, where the scheduler is at work; between the calls of one container not `first`, a call
+        by its cgroup's inode.
         """
         slot, pages = self.slot(root), -(-stop_at // PAGE_BYTES)
         if slot is not None and level:
             slot.shared_level, slot.shared_stop_at, slot.park = level, pages, park
             slot.decision += 1
         elif slot is not None:
-            slot.calls_stop_at = pages
+            slot.calls_stop_at, slot.calls_first = pages, first if park else 0
+            slot.decision += 1
 
     def refuse(self, call: int, limit: int) -> bool:
         """Have a call, by its cgroup's inode, told ENOMEM when it would come to more bytes. False if that is not to be

@@ -23,9 +23,9 @@ class Slot(ctypes.Structure):
 
     _fields_ = (
         ("root", _U64), ("calls", _U64), ("calls_stop_at", _U64), ("shared_stop_at", _U64), ("level", _U32),
-        ("shared_level", _U32), ("priority", _U32), ("park", _U32), ("decision", _U64), ("reserve", _U64),
-        ("window", _U64), ("events", _U64), ("dropped", _U64), ("ended", _U64), ("escaped", _U64), ("charges", _U64),
-        ("crossed", _U64), ("told_ns", _U64), ("share", Share), ("cpu_ns", _U64), ("parks", _U64),
+        ("shared_level", _U32), ("priority", _U32), ("park", _U32), ("decision", _U64), ("calls_first", _U64),
+        ("reserve", _U64), ("window", _U64), ("events", _U64), ("dropped", _U64), ("ended", _U64), ("escaped", _U64),
+        ("charges", _U64), ("crossed", _U64), ("told_ns", _U64), ("share", Share), ("cpu_ns", _U64), ("parks", _U64),
         ("park_lag_ns", _U64), ("early", _U64),
     )  # fmt: skip
 

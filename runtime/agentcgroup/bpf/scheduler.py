@@ -27,9 +27,10 @@ STATE, OWNER = Path("/sys/kernel/sched_ext/state"), Path("/sys/kernel/sched_ext/
 _DL_SERVER = "ext_server_pick_task"
 _FUNC = 12  # BTF_KIND_FUNC
 _LEAVE = 5.0  # seconds in which a scheduler is gone
-#: enum scx_exit_kind: it was detached; or by SysRq-S, an administrator's word. All others are faults, or a CPU that
-#: came or went.
+#: enum scx_exit_kind: it was detached; or by SysRq-S, an administrator's word. All others are faults, or the kernel
+#: asks for another start, since a CPU came or went (enum scx_exit_code, include/linux/sched/ext.h).
 UNREGISTERED, SYSRQ = (64, 65), 67
+RESTART = 1 << 48
 
 
 def owner() -> str:

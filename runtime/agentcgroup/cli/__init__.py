@@ -16,7 +16,7 @@ from agentcgroup.errors import UserError
 
 _MODULES = {
     "ps": "show", "calls": "show", "why": "why", "policy": "policy", "unwrap": "unwrap", "run": "run", "bpf": "bpf",
-    "trace": "trace",
+    "trace": "trace", "bench": "bench",
 }  # fmt: skip
 
 
