@@ -25,6 +25,7 @@ from agentcgroup.policy.model import Policy
 from agentcgroup.pool import CHANGED, LOST_AFTER, Pool, Slot, Writes
 from agentcgroup.record import Record
 from agentcgroup.request import Request
+from agentcgroup.weights import Weights
 
 if TYPE_CHECKING:
     from agentcgroup.bpf.model import Event
@@ -66,6 +67,7 @@ class Container:
         self.complained = float("-inf")
         self.closed = False
         self.watch = Watch(self)
+        self.weights = Weights(self.base, record.id)
         self.budgets: dict[str, Budget] = {}
         self._early: dict[int, Event] = {}
         self._movers: dict[int, list[tuple[Caller, Peer]]] = {}
@@ -89,12 +91,24 @@ class Container:
         self.pool.on_slot = self._watch_slot
 
     def govern(self) -> list[str]:
-        """Write the limits, fill the pool, publish the limits. Returns what could not be written, in words."""
+        """Write the limits and publish them. Returns what could not be written, in words. The pool is filled when the
+        hook, which waits for us, has its answer: a call that comes before that asks.
+        """
         missed = _apply(self.policy, self.limits, self.tree, self.directory_files)
         self.publish()
-        while self.pool.fill():
-            pass
+        self._weigh()
+        self.governor.refill(self)
         return missed
+
+    def _weigh(self) -> None:
+        """In the background: among others it is not alone before its first instruction anyway."""
+        policy = self.policy
+        if self.weights.due(policy):
+            self.slowly(lambda: self.weights.set(policy), self._weighed)
+
+    def _weighed(self, missed: list[str]) -> None:
+        if missed and not self.closed:
+            self.governor.complain(self, f"not written, for the engine has set it or it is not to be had: {missed[0]}")
 
     def publish(self) -> None:
         """The limits in force as JSON, for what runs inside (`/dev/agentcgroup/limits`)."""
@@ -166,6 +180,7 @@ class Container:
         """Have the container-wide limits written once more; lowering one may take a while."""
         policy, limits, files = self.policy, self.limits, self.directory_files
         self.slowly(lambda: _apply(policy, limits, self.tree, files), lambda _: self.governor.changed(self))
+        self._weigh()
 
     def slowly(self, work: Callable[[], T], done: Callable[[T], object]) -> None:
         """Have limits written, which may wait in the kernel; `done` gets the result on the loop's thread."""

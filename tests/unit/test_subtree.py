@@ -111,7 +111,7 @@ def test_observe_sets_no_limit_and_takes_back_an_earlier_policys(base: Cgroup, t
     subtree.apply(policy(mode="observe"), limits, empty(tree))
     assert {Path(name).name: value for name, value in written(tree).items()} == {
         "memory.high": "max", "memory.max": "max", "memory.min": "0", "memory.swap.max": "max", "pids.max": "max",
-        "cpu.weight": "100", "cpu.max": "max 100000", "io.weight": "default 100", "cgroup.max.depth": "1",
+        "cpu.max": "max 100000", "cgroup.max.depth": "1",
     }  # fmt: skip
     files = dict(admission.directory_files(policy(mode="observe"), limits))
     assert (files["memory.max"], files["memory.oom.group"], files["pids.max"]) == ("max", "0", "max")
@@ -123,8 +123,8 @@ def test_what_a_changed_policy_leaves_out_is_unlimited_again(base: Cgroup, tree:
     assert written(tree)["cpu.max"] == "100000 100000" and written(tree)["calls/memory.high"] == str(512 * MIB)
     subtree.apply(policy(), subtree.compute(policy(), base, tmp_path), empty(tree))
     now = written(tree)
-    assert (now["cpu.max"], now["cpu.weight"], now["pids.max"], now["memory.swap.max"], now["calls/memory.high"]) == (
-        "max 100000", "100", "max", "max", "max",
+    assert (now["cpu.max"], now["pids.max"], now["memory.swap.max"], now["calls/memory.high"]) == (
+        "max 100000", "max", "max", "max",
     )  # fmt: skip
 
 

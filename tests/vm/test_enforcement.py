@@ -11,11 +11,13 @@ import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import scheduling
 from conftest import Journal
 from podman import CGROUPFS, Background, Container, Engine, fill, run, set_policy, wait_for
 
@@ -418,10 +420,32 @@ def test_cpu_follows_the_hint_within_the_policy(box: Container) -> None:
     assert {hint: result.out for hint, result in results.items()} == wanted
     clamp = "[agentcgroup] Hint: cpu 8 asked, 1.5 granted, the most allowed here. Next: ask for at most cpu:1.5."
     assert {hint: result.feedback for hint, result in results.items() if result.feedback} == {"cpu:8": [clamp]}
-    assert [(box.tree / name).read_text() for name in ("cpu.max", "cpu.weight")] == ["150000 100000\n", "70\n"]
+    assert (box.tree / "cpu.max").read_text() == "150000 100000\n"
+    wait_for(lambda: (box.tree.parents[1] / "cpu.weight").read_text() == "70\n", 10, "the weight of its scope")
     slow = box.call("AGENT_RESOURCE_HINT=cpu:0.1 timeout 1 sh -c 'while :; do :; done'; sleep 0.3")
     number = max(entry["number"] for entry in box.settled(1))
     assert slow.rc == 0 and box.record_of(number)["cpu_throttled_s"] > 0
+
+
+def test_containers_share_a_cpu_by_the_weights_of_their_policies(engine: Engine) -> None:
+    """And one that the engine has given a weight keeps it."""
+    set_policy("light", json.dumps({"extends": "test", "cpu": {"weight": 50}}))
+    set_policy("heavy", json.dumps({"extends": "test", "cpu": {"weight": 200}}))
+    light, heavy = engine.start(policy="light"), engine.start(policy="heavy")
+    shares = engine.start("--cpu-shares=512", policy="heavy")
+    scopes = [container.tree.parents[1] for container in (light, heavy, shares)]
+    wait_for(lambda: (scopes[1] / "cpu.weight").read_text() == "200\n", 10, "the weight")
+    assert (scopes[0] / "cpu.weight").read_text() == "50\n"
+    assert int((scopes[2] / "cpu.weight").read_text()) not in (100, 200)
+    run("systemctl", "daemon-reload")
+    work = "for i in $(seq $(nproc)); do timeout 15 sh -c 'while :; do :; done' & done; wait"
+    calls = [container.background(work) for container in (light, heavy)]
+    time.sleep(5)
+    used = [scheduling.cpu_s(container) for container in (light, heavy)]
+    time.sleep(8)
+    one, four = [scheduling.cpu_s(container) - was for container, was in zip((light, heavy), used, strict=True)]
+    assert four / one == pytest.approx(4, rel=0.25)
+    assert [call.result().rc for call in calls] == [0, 0]
 
 
 def test_a_device_is_no_faster_than_allowed(box: Container) -> None:
