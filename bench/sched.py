@@ -77,47 +77,61 @@ def host_work() -> float:
     return time.monotonic() - began
 
 
-def part(mode: str, boxes: dict[str, Container], found: dict[tuple[str, str], list[float]]) -> None:
-    """All that is measured in one mode."""
-    scheduling.switch(mode)
+Found = dict[tuple[str, str], list[float]]
 
-    def keep(what: str, values: list[float]) -> None:
-        found[what, mode] += values
 
-    keep("pipe round trip, us", printed(boxes["batch"], PING))
-    keep("fork, exec, wait, ms", printed(boxes["batch"], FORK))
-    keep("host work alone, ms", [host_work() * 1000 for _ in range(10)])
-    hogs = scheduling.burn(boxes["batch"], 4, 60)
+def small(mode: str, boxes: dict[str, Container], found: Found) -> None:
+    """What switches and forks cost, and the host's own work."""
+    found["pipe round trip, us", mode] += printed(boxes["batch"], PING)
+    found["fork, exec, wait, ms", mode] += printed(boxes["batch"], FORK)
+    found["host work alone, ms", mode] += [host_work() * 1000 for _ in range(10)]
+
+
+def hogs(mode: str, boxes: dict[str, Container], found: Found) -> None:
+    """Who is urgent, beside four who are not."""
+    work = scheduling.burn(boxes["batch"], 4, 60)
     time.sleep(6)
-    keep("wake-up of an interactive agent beside 4 hogs, ms late", printed(boxes["interactive"], SLEEPER))
-    keep("host work beside 4 hogs, ms", [host_work() * 1000 for _ in range(10)])
+    found["wake-up of an interactive agent beside 4 hogs, ms late", mode] += printed(boxes["interactive"], SLEEPER)
+    found["host work beside 4 hogs, ms", mode] += [host_work() * 1000 for _ in range(10)]
     for _ in range(2):
         began = time.monotonic()
         [used] = scheduling.shares([boxes["batch"]], SPAN)
-        keep("CPU time of 4 hogs, share of all", [used / (time.monotonic() - began) / CPUS])
-    hogs.result()
-    heavy, light = scheduling.burn(boxes["heavy"], 2, 45), scheduling.burn(boxes["batch"], 6, 45)
-    time.sleep(8)
-    for _ in range(2):
-        three, one = scheduling.shares([boxes["heavy"], boxes["batch"]], SPAN)
-        keep("weights 300 (2 threads) : 100 (6 threads)", [three / one])
+        found["CPU time of 4 hogs, share of all", mode].append(used / (time.monotonic() - began) / CPUS)
+    work.result()
+
+
+def weights(mode: str, boxes: dict[str, Container], found: Found) -> None:
+    """Both have used nothing before, and come to each level of credit at the same time: after some 4 and 20 s."""
+    heavy, light = scheduling.burn(boxes["heavy"], 2, 50), scheduling.burn(boxes["light"], 6, 50)
+    for rest in (8, 8):
+        time.sleep(rest)
+        three, one = scheduling.shares([boxes["heavy"], boxes["light"]], SPAN)
+        found["weights 300 (2 threads) : 100 (6 threads)", mode].append(three / one)
     heavy.result(), light.result()
+    time.sleep(60 - time.monotonic() % 60)  # credit is given anew
+
+
+PARTS = {"small": small, "hogs": hogs, "weights": weights}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=2, help="rounds")
+    parser.add_argument("--parts", nargs="*", default=[*PARTS], choices=[*PARTS])
     parser.add_argument("--modes", nargs="*", default=["off", "partial", "off", "full"])
     options = parser.parse_args()
     engine = Engine()
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    found: Found = defaultdict(list)
     scheduling.policies()
     try:
-        boxes = {name: engine.start(policy=f"sched-{name}") for name in ("interactive", "normal", "batch", "heavy")}
+        names = {"interactive": "interactive", "batch": "batch", "heavy": "heavy", "light": "batch"}
+        boxes = {name: engine.start(policy=f"sched-{policy}") for name, policy in names.items()}
         for number in range(options.n):
             for mode in options.modes:
                 began = time.monotonic()
-                part(mode, boxes, found)
+                scheduling.switch(mode)
+                for part in options.parts:
+                    PARTS[part](mode, boxes, found)
                 print(f"round {number + 1}, {mode}: {time.monotonic() - began:.0f} s", flush=True)
     finally:
         scheduling.configure("off")

@@ -26,6 +26,7 @@ _OTHER, _EXT = os.SCHED_OTHER, 7  # SCHED_EXT (include/uapi/linux/sched.h)
 RETRY, RETRY_MOST, LASTING = 60.0, 3600.0, 600.0
 #: Seconds until it is loaded again after a CPU came or went: more may follow.
 SETTLE = 5.0
+SOON = 0.05
 INSTEAD = "CPUs are shared by cpu.weight alone"
 
 
@@ -81,7 +82,12 @@ class Scheduling:
     def ejected(self) -> None:
         """The kernel says that it is out: by us, by an administrator, or for a fault of its own."""
         end = scheduler.ejection(self._lib)
-        if end.kind in scheduler.UNREGISTERED or scheduler.owner() == scheduler.NAME:
+        if end.kind in scheduler.UNREGISTERED:
+            return
+        if scheduler.leaves():  # its last word comes before its end
+            self._loop.after(SOON, self.ejected)
+            return
+        if scheduler.owner() == scheduler.NAME:
             return
         self.mode = "off"
         why = f"the kernel took it out: {scheduler.in_short(end)}"

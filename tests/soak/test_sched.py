@@ -85,6 +85,6 @@ def test_a_cpu_that_goes_and_comes_takes_it_out_for_a_moment() -> None:
     online = Path("/sys/devices/system/cpu/cpu1/online")
     for state in ("0", "1"):
         online.write_text(state)
-        wait_for(lambda: "hotplug" in scheduling.status()[1], 5, lambda: f"a reason: {scheduling.status()}")
+        wait_for(lambda: "cpu 1 going o" in scheduling.status()[1], 5, lambda: f"a reason: {scheduling.status()}")
         wait_for(lambda: scheduling.status() == ("full", ""), 30, lambda: f"its return: {scheduling.status()}")
     still_there()

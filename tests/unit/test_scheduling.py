@@ -30,7 +30,8 @@ class Host:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.mode, self.why, self.refusal, self.end, self.said = "off", "", "", Ejection(), []
-        for name in ("attach", "detach", "note", "loaded", "owner", "ejection"):
+        self.leaving = False
+        for name in ("attach", "detach", "note", "loaded", "owner", "ejection", "leaves"):
             monkeypatch.setattr(scheduler, name, getattr(self, name))
         monkeypatch.setattr(journal, "send", lambda text, *_a, **_k: self.said.append(text))
 
@@ -50,6 +51,9 @@ class Host:
 
     def owner(self) -> str:
         return scheduler.NAME if self.mode != "off" else ""
+
+    def leaves(self) -> bool:
+        return self.leaving
 
     def ejection(self, _lib: object) -> Ejection:
         return self.end
@@ -123,3 +127,17 @@ def test_a_cpu_that_comes_or_goes_is_no_fault_of_the_scheduler(host: Host) -> No
         loop.later.clear()
         action()
         assert (found.mode, host.why) == ("full", "")
+
+
+def test_its_last_word_is_heard_before_the_kernel_is_rid_of_it(host: Host) -> None:
+    """In the kernel's file it is still the one at work then."""
+    loop = Loop()
+    found = scheduling(loop, "full")
+    host.take_out(1026, b"runnable task stall")
+    host.mode, host.leaving = "full", True
+    found.ejected()
+    [(_, again)] = loop.later
+    assert (host.why, host.said) == ("", [])
+    host.mode, host.leaving = "off", False
+    again()
+    assert "runnable task stall" in host.why and found.mode == "off"

@@ -41,6 +41,14 @@ def owner() -> str:
         return ""
 
 
+def leaves() -> bool:
+    """Whether the kernel is about to be rid of a scheduler."""
+    try:
+        return STATE.read_text().strip() == "disabling"
+    except OSError:
+        return False
+
+
 def loaded(pins: Path = PINS) -> Mode:
     """The mode in which ours is at work."""
     modes: tuple[Mode, ...] = ("partial", "full")
