@@ -143,11 +143,12 @@ soak: ## by hand, about two hours: thousands of calls, in a VM of KERNEL=7|6.12|
 fuzz: $(VENV)/ready ## by hand: fuzzers of all parsers for TIME=60 seconds
 	$(VENV)/bin/python tests/fuzz/fuzz.py --time $(or $(TIME),60)
 
-bench: build ## by hand, on an idle machine as root: what a call, a container start and the daemon cost
+bench: build ## by hand, on an idle machine as root: what a call, a start and the daemon cost; agents under pressure
 	$(PYTHON) bench/shim.py
 	$(PYTHON) bench/hook.py
 	$(PYTHON) bench/daemon.py
 	$(VM) exec -- python3 bench/podman.py
+	$(VM) exec -- sh -c 'agentcgroup bench replay --results /root/replay.jsonl && agentcgroup bench report /root/replay.jsonl'
 
 vm-shell: ## a shell in a fresh VM with the product installed
 	$(VM) shell $(if $(filter-out all,$(KERNEL)),--kernel $(KERNEL))
