@@ -157,7 +157,7 @@ def test_who_has_had_his_share_of_the_events_is_not_heard_and_others_are(
     finally:
         over.set()
         thread.join()
-    assert None in heard[:5] and heard[5:] == [2] * 5
+    assert None in heard[:5] and None not in heard[5:]
     assert counter(attacker, "dropped") > dropped
 
 
