@@ -37,7 +37,7 @@ def owner() -> str:
     """The kernel's word for whose scheduler it has; one that is on its way out has no name any more."""
     try:
         return OWNER.read_text().strip() if STATE.read_text().strip() != "disabled" else ""
-    except FileNotFoundError:
+    except OSError:  # no such file, or ENODEV while it goes
         return ""
 
 
