@@ -101,7 +101,9 @@ class Container:
         return missed
 
     def _weigh(self) -> None:
-        """In the background: among others it is not alone before its first instruction anyway."""
+        """Have the policy's weights set. The hook does not wait for systemd: they are needed when CPUs are busy, not at
+        the first instruction.
+        """
         policy = self.policy
         if self.weights.due(policy):
             self.slowly(lambda: self.weights.set(policy), self._weighed)

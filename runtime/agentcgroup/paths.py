@@ -9,6 +9,7 @@ LOG_DIR = Path("/var/log/agentcgroup")
 _LOCAL = Path("/usr/local/share/agentcgroup")
 SHARE_DIR = _LOCAL if _LOCAL.is_dir() else Path("/usr/share/agentcgroup")
 BPF_DIR = SHARE_DIR / "bpf"
+LIBEXEC_DIR = SHARE_DIR.parents[1] / "libexec/agentcgroup"
 CONFIG_DIR = Path("/etc/agentcgroup")
 CONFIG_FILE = CONFIG_DIR / "agentcgroup.yaml"
 

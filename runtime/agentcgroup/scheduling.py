@@ -26,6 +26,7 @@ _OTHER, _EXT = os.SCHED_OTHER, 7  # SCHED_EXT (include/uapi/linux/sched.h)
 RETRY, RETRY_MOST, LASTING = 60.0, 3600.0, 600.0
 #: Seconds until it is loaded again after a CPU came or went: more may follow.
 SETTLE = 5.0
+#: Seconds between looks at whether the kernel is rid of it.
 SOON = 0.05
 INSTEAD = "CPUs are shared by cpu.weight alone"
 

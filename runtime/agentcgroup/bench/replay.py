@@ -125,9 +125,9 @@ class Daemon:
         """Have it so from now on. Raises UserError."""
         if bpf != self._bpf:
             lines = [line for line in (self._old or "").splitlines() if not line.startswith("bpf:")]
+            self._bpf = bpf  # first: whatever fails, the old file comes back
             paths.CONFIG_FILE.write_text("\n".join([*lines, f"bpf: {str(bpf).lower()}", ""]))
             _systemctl("restart", "agentcgroupd")
-            self._bpf = bpf
 
     def __enter__(self) -> Daemon:
         return self
@@ -136,7 +136,7 @@ class Daemon:
         if self._bpf is None:
             return
         if self._old is None:
-            paths.CONFIG_FILE.unlink()
+            paths.CONFIG_FILE.unlink(missing_ok=True)
         else:
             paths.CONFIG_FILE.write_text(self._old)
         _systemctl("restart", "agentcgroupd")
@@ -225,11 +225,10 @@ class _Box:
 
 
 def _load() -> Path:
-    found = [Path(f"{prefix}/libexec/agentcgroup/agentcgroup-load") for prefix in ("/usr", "/usr/local")]
-    for path in found:
-        if path.exists():
-            return path
-    raise UserError(f"{found[0]} is missing: install agentcgroup whole")
+    path = paths.LIBEXEC_DIR / "agentcgroup-load"
+    if not path.exists():
+        raise UserError(f"{path} is missing: install agentcgroup whole")
+    return path
 
 
 def run(arm: Arm, traces: Sequence[Trace], budget: int, setting: Setting) -> Run:
