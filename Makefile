@@ -146,7 +146,9 @@ fuzz: $(VENV)/ready ## by hand: fuzzers of all parsers for TIME=60 seconds
 bench: build ## by hand, on an idle machine as root: what a call, a start and the daemon cost; agents under pressure
 	$(PYTHON) bench/shim.py
 	$(PYTHON) bench/hook.py
-	$(PYTHON) bench/daemon.py
+	$(PYTHON) bench/daemon.py rate
+	$(PYTHON) bench/daemon.py registered
+	$(PYTHON) bench/daemon.py agents
 	$(VM) exec -- python3 bench/podman.py
 	$(VM) exec -- sh -c 'agentcgroup bench replay --results /root/replay.jsonl && agentcgroup bench report /root/replay.jsonl'
 

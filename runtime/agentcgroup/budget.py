@@ -92,7 +92,7 @@ class Budget:
     def reserved(self, call: Call) -> bool:
         """Whether the call, or its container, is within what it was promised."""
         if self.inside:
-            return call.strain.memory_seen < call.grant.declared
+            return call.strain.size < call.grant.declared
         reserve = call.container.reserve
         return reserve > 0 and (call.container.tree.number("memory.current") or 0) < reserve
 
@@ -129,6 +129,8 @@ class Budget:
             for call in calls:
                 if began - call.strain.looked > STALE:
                     call.strain.look(call, began)
+                elif call.held_since is None:
+                    call.strain.weigh(call)
             give_way(self.group.path, calls, began, self)
             self._note_observed()
         finally:

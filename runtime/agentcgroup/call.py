@@ -280,7 +280,7 @@ class Call:
             started=self.started,
             duration_s=(self.shell_ended or time.monotonic()) - self.began,
             status=self.status,
-            peak_bytes=max(self.last_peak, seen.memory_seen, used.memory_bytes if used else 0),
+            peak_bytes=max(self.last_peak, seen.size, used.memory_bytes if used else 0),
             limit_bytes=self.grant.memory,
             limit_source=self.grant.source,
             container_limit_bytes=self.container.limits.calls_max,

@@ -47,12 +47,13 @@ class Strain:
     """How a call fares: counters as of the last look, and what has become of them since. Seconds and bytes.
 
     level: the cgroup whose limit makes it wait. waited: slowed and held in this episode, for each such cgroup.
+    size: its memory when it was last weighed, which is more often than it is looked at.
     """
 
     def __init__(self) -> None:
         self.looked = time.monotonic()
         self.stall_seen = self.held_seen = self.cpu_seen = 0.0
-        self.memory_seen = self.pids_seen = self.denied_seen = 0
+        self.size = self.memory_seen = self.pids_seen = self.denied_seen = 0
         self.host_stalls_seen: int | None = None
         self.burst = (0, 0.0)
         self.waited: dict[str, float] = {}
@@ -110,11 +111,16 @@ class Strain:
         return self.level or call.cgroup.path
 
     def _work(self, call: Call, elapsed: float) -> None:
-        memory = call.cgroup.number("memory.current") or 0
+        memory = self.weigh(call)
         cpu = call.cgroup.keyed("cpu.stat").get("usage_usec", 0) / 1e6
         working = memory - self.memory_seen >= IDLE_BYTES or cpu - self.cpu_seen >= IDLE_SHARE * elapsed
         self.idle = 0.0 if working or self.stalled else self.idle + elapsed
         self.memory_seen, self.cpu_seen = memory, cpu
+
+    def weigh(self, call: Call) -> int:
+        """Its memory now."""
+        self.size = call.cgroup.number("memory.current") or 0
+        return self.size
 
     def _forks(self, call: Call, elapsed: float) -> bool:
         now = call.cgroup.number("pids.current") or 0
@@ -137,7 +143,7 @@ class Strain:
         """The call as the ladder sees it that decides for the limit of the cgroup `level`."""
         policy = call.container.policy.call
         return ladder.Standing(
-            burden=(PRIORITIES.index(call.grant.priority), self.memory_seen),
+            burden=(PRIORITIES.index(call.grant.priority), self.size),
             deadline=policy.stall_deadline,
             rungs=policy.on_pressure,
             waited=self.waited.get(level, 0.0),

@@ -8,6 +8,8 @@ of the lowest priority is held, that the others may finish; it goes on when they
 
 Where the kernel tells when a budget becomes short (bpf/memwatch.bpf.c) nobody needs to stall before: all are held but
 those for whom there is room beside what higher priorities may still claim of their reserves, and the first of the rest.
+Should even that one come to the end of the room, it changes places with the largest that is held, who keeps most from
+the others and gives most back: what is stopped half way up is of no use to anybody.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ Step = Literal["release", "hold", "enomem", "end"]
 HOLD_AFTER = 0.1
 #: Who is held goes on when there is room for so many margins; one margin less, and he is held.
 MARGINS = 2
+#: The share of a margin that is left when the only one at work changes places with one that is held.
+BRINK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Room:
         """What those of higher priorities may still take."""
         return sum(self.claims[:priority])
 
-    def short(self, priority: int, margins: int = 1) -> bool:
+    def short(self, priority: int, margins: float = 1) -> bool:
         """Whether one of that priority is to take no more."""
         return self.used + self.claimed(priority) + margins * self.margin > self.limit
 
@@ -86,6 +90,7 @@ def decide(calls: Sequence[Standing], room: Room | None = None) -> list[tuple[in
     steps: list[tuple[int, Step]] = [(n, "release") for n in _released(calls, running, room)]
     if room is not None:
         steps += [(n, "hold") for n in _crowded_out(calls, running, room)]
+        steps += _hand_over(calls, running, room)
     if not any(call.ending for call in calls):  # else wait for what that one gives back
         taken = {n for n, _ in steps}
         steps += [(n, step) for n, step in _give_way(calls, running) if step in ("enomem", "end") or n not in taken]
@@ -110,6 +115,21 @@ def _crowded_out(calls: Sequence[Standing], running: list[int], room: Room) -> I
         last = first is not None and call.burden > first and room.short(call.burden[0])
         if last and call.can_be_held and not call.reserved:
             yield n
+
+
+def _hand_over(calls: Sequence[Standing], running: list[int], room: Room) -> list[tuple[int, Step]]:
+    """Whether the only one at work makes way for the largest of those that wait for it."""
+    at_work = [n for n in running if not calls[n].idle]
+    if len(at_work) != 1:
+        return []
+    first = calls[at_work[0]]
+    if not first.can_be_held or first.reserved or not room.short(first.burden[0], BRINK):
+        return []
+    waiting = [n for n, call in enumerate(calls) if call.held and call.crowded_out and not call.late]
+    larger = [n for n in waiting if calls[n].burden[0] == first.burden[0] and calls[n].burden > first.burden]
+    if not larger:
+        return []
+    return [(at_work[0], "hold"), (max(larger, key=lambda n: calls[n].burden), "release")]
 
 
 def _give_way(calls: Sequence[Standing], running: list[int]) -> Iterator[tuple[int, Step]]:

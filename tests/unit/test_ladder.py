@@ -114,15 +114,42 @@ def test_where_nobody_else_works_the_first_of_the_held_goes_on_and_the_others_wa
     assert decide([*held, call(10, idle=True)], SHORT) == [(2, "release")]
 
 
+def test_the_last_one_at_work_makes_way_for_the_largest_of_those_that_wait_for_it() -> None:
+    """Two batch calls that come to 100 each: one was held at 98, and the other would take what it needs to end."""
+    held = [call(98, priority=2, held=True, crowded_out=True), call(90, priority=2, held=True, crowded_out=True)]
+    brink = Room(used=1075, limit=1100, margin=68)
+    assert decide([call(60, priority=2), *held], Room(used=1060, limit=1100, margin=68)) == []
+    assert decide([call(60, priority=2), *held], brink) == [(0, "hold"), (1, "release")]
+    assert decide([call(60, priority=2), call(10, priority=2, idle=True), *held], brink) == [
+        (0, "hold"),
+        (2, "release"),
+    ]
+
+
+def test_the_last_one_at_work_goes_on_where_that_is_the_better() -> None:
+    brink = Room(used=1075, limit=1100, margin=68)
+    larger = call(98, priority=2, held=True, crowded_out=True)
+    assert decide([call(99, priority=2), larger], brink) == []
+    assert decide([call(60), larger], brink) == []
+    assert decide([call(60, priority=2, reserved=True), larger], brink) == []
+    assert decide([call(60, priority=2, rungs=("end",)), larger], brink) == []
+    assert decide([call(60, priority=2), call(98, priority=2, held=True)], brink) == []
+    assert decide([call(60, priority=2), call(50, priority=2), larger], brink) == [(0, "hold")]
+    late = call(98, 30, priority=2, held=True, crowded_out=True)
+    assert decide([call(60, priority=2), late], brink) == [(1, "release")]
+
+
 @given(
-    sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 500), st.booleans(), st.booleans()), min_size=1),
+    sizes=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 500), st.booleans(), st.booleans(), st.booleans()), min_size=1
+    ),
     limit=st.integers(1, 3000),
     claims=st.tuples(*[st.integers(0, 300)] * 3),
 )
 def test_whatever_is_there_somebody_can_go_on(
-    sizes: list[tuple[int, int, bool, bool]], limit: int, claims: tuple[int, int, int]
+    sizes: list[tuple[int, int, bool, bool, bool]], limit: int, claims: tuple[int, int, int]
 ) -> None:
-    calls = [call(size, priority=priority, held=held, idle=idle) for priority, size, held, idle in sizes]
+    calls = [call(size, priority=p, held=held, idle=idle, crowded_out=out) for p, size, held, idle, out in sizes]
     steps = decide(calls, Room(sum(one.burden[1] for one in calls), limit, limit // 16, claims))
     assert len({n for n, _ in steps}) == len(steps)
     held = {n for n, one in enumerate(calls) if one.held} | {n for n, step in steps if step == "hold"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run_replay(options: argparse.Namespace) -> int:
     """Rounds of all arms in random order."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))  # what was started is ended, and put back
     agents, cells = _agents(options), {cell: _cell(cell) for cell in options.cells}
     done = {_key(run) for run in _read(options.results)} if options.results.exists() else set()
     with replay.Daemon() as daemon, open(options.results, "a") as file:
