@@ -150,6 +150,20 @@ def test_the_report_has_a_line_for_each_arm(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+def test_density_is_the_most_agents_before_one_dies_or_is_twice_as_slow_and_without_a_lost_call() -> None:
+    def fleet(arm: str, count: int, seconds: float = 10, number: int = 1, **ill: int) -> dict[str, Any]:
+        some = [run(arm, number, seconds)["agents"][0] | {"role": ""} for _ in range(count)]
+        some[-1] |= ill
+        return run(arm, number, seconds) | {"agents": some}
+
+    runs = [fleet("static", 2), fleet("static", 4, lost=1), fleet("static", 6), fleet("static", 8, survived=False)]
+    runs += [fleet("ours", 2), fleet("ours", 4), fleet("ours", 6), fleet("ours", 8, 19), fleet("ours", 10, 21)]
+    assert [figures.too_many(one, runs[4]) for one in runs[4:]] == [False, False, False, False, True]
+    ours, static = sorted(figures.density(list(reversed(runs))).splitlines()[2:])
+    assert static.startswith("| static | 1 | 6.00 [6.00, 6.00] n 1 | 1.00 [") and "| 2.00 [2.00" in static
+    assert ours.startswith("| ours | 1 | 8.00 [8.00, 8.00] n 1 | 1.33 [") and "| 4.00 [4.00" in ours
+
+
 @pytest.mark.parametrize("cell", ["1000", "x50", "1000x", "1000x0", "MiBx50"])
 def test_a_cell_that_is_none_is_refused(cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "replay", "--cells", cell, "--results", str(tmp_path / "r")]) != 0

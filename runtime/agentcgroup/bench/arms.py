@@ -31,8 +31,10 @@ class Arm:
             return [f"--memory={budget // count}", f"--memory-swap={budget // count}"]
         if not self.governed:
             return []
-        notes = {"policy": "interactive", "memory.reserve": f"{trace.peak // MIB + 16}M"}
-        if trace.role.startswith("LOW"):
+        notes = {"policy": "coding-agent"}
+        if trace.role.startswith("HIGH"):
+            notes = {"policy": "interactive", "memory.reserve": f"{trace.peak // MIB + 16}M"}
+        elif trace.role.startswith("LOW"):
             notes = {"policy": "batch"}
         notes |= {"memory.swap_max": "0", "memory.agent_min": "0"}
         notes |= {f"call.memory.{size}": f"{budget}" for size in ("low", "default", "medium", "high", "max")}

@@ -140,6 +140,48 @@ def table(runs: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
+def too_many(run: Record, first: Record) -> bool:
+    """Whether an agent ended early, or a step took twice as long (p95) as with the fewest agents."""
+    if not all(agent["survived"] for agent in run["agents"]):
+        return True
+    late, early = (quantile([ms for a in one["agents"] for ms, _ in a["steps"]], 0.95) for one in (run, first))
+    return late > 2 * early
+
+
+def density(runs: Sequence[Record]) -> str:
+    """Markdown: how many agents a budget bore, by arm, and how many if no call may be lost either."""
+    lines = [
+        "| arm | n | agents alive, p95 at most doubled | x static | and no call lost | x static |",
+        "|" + "---|" * 6,
+    ]
+    byarm: dict[str, dict[int, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for run in sorted(runs, key=lambda run: len(run["agents"])):
+        byarm[run["arm"]][run["round"]].append(run)
+    borne = {
+        arm: {number: (_borne(some, False), _borne(some, True)) for number, some in rounds.items()}
+        for arm, rounds in byarm.items()
+    }
+    for arm, rounds in borne.items():
+        cells_ = [arm, str(len(rounds))]
+        for strict in (0, 1):
+            static = {number: pair[strict] for number, pair in borne.get("static", {}).items()}
+            pairs = [pair[strict] / static[number] for number, pair in rounds.items() if static.get(number)]
+            cells_ += [_or_dash(bootstrap([pair[strict] for pair in rounds.values()], statistics.fmean))]
+            cells_ += [_or_dash(bootstrap(pairs, statistics.fmean))]
+        lines.append(f"| {' | '.join(cells_)} |")
+    return "\n".join(lines)
+
+
+def _borne(runs: Sequence[Record], strict: bool) -> int:
+    """The most agents of one arm and round, by number, before it was too many."""
+    most = 0
+    for run in runs:
+        if too_many(run, runs[0]) or (strict and any(agent["lost"] for agent in run["agents"])):
+            break
+        most = len(run["agents"])
+    return most
+
+
 def _reaction(arms: dict[str, list[Record]]) -> list[str]:
     """How long it took from the charge by which a budget became short until its call was held."""
     found = {

@@ -48,6 +48,17 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     run.add_argument("--image", default="localhost/debian", help="with bash (default: %(default)s)")
     run.add_argument("--seed", type=int, default=1, help="of the arms' order, the jitter and the drawn agents")
+    dense = verb(verbs, "density", "how many drawn agents a budget bears, by adding more", run_density)
+    dense.add_argument("--budget", type=int, default=384, metavar="MIB", help="of them all (default: %(default)s)")
+    dense.add_argument("--scale", type=float, default=0.125, help="of all sizes (default: %(default)s)")
+    dense.add_argument("--calls", type=int, default=12, help="of each agent (default: %(default)s)")
+    dense.add_argument("--speed", type=float, default=10.0)
+    dense.add_argument("--agents", type=int, nargs="+", default=[3, 5, 7, 9, 11, 13, 15], help="default: %(default)s")
+    dense.add_argument("--arms", nargs="+", default=["static", "ours"], choices=[*ARMS])
+    dense.add_argument("-n", type=int, default=10, help="rounds, each with agents of its own")
+    dense.add_argument("--results", type=Path, default=Path("density.jsonl"))
+    dense.add_argument("--image", default="localhost/debian", help="with bash (default: %(default)s)")
+    dense.add_argument("--seed", type=int, default=1)
     report = verb(verbs, "report", "figures of a result file as Markdown, and pictures", run_report)
     report.add_argument("results", type=Path)
     report.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw them there, PNG and SVG")
@@ -55,8 +66,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run_replay(options: argparse.Namespace) -> int:
     """Rounds of all arms in random order."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: sys.exit(128 + received))  # what was started is ended, and put back
+    _clean_end()
     agents, cells = _agents(options), {cell: _cell(cell) for cell in options.cells}
     done = {_key(run) for run in _read(options.results)} if options.results.exists() else set()
     with replay.Daemon() as daemon, open(options.results, "a") as file:
@@ -76,6 +86,39 @@ def run_replay(options: argparse.Namespace) -> int:
                     file.write(json.dumps(run) + "\n")
                     file.flush()
                     print(_in_short(run), flush=True)
+    return 0
+
+
+def _clean_end() -> None:
+    """Told to end, we end what was started and put back what was changed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+
+
+def run_density(options: argparse.Namespace) -> int:
+    """Rounds of each arm in random order: ever more agents, until they are too many."""
+    _clean_end()
+    runs = _read(options.results) if options.results.exists() else []
+    done = {(*_key(run), len(run["agents"])): run for run in runs}
+    with replay.Daemon() as daemon, open(options.results, "a") as file:
+        for number in range(1, options.n + 1):
+            dice = random.Random(f"{options.seed} {number}")
+            agents = list(traces.drawn(max(options.agents), dice.randrange(1 << 30), options.scale, options.calls))
+            for name in dice.sample(options.arms, len(options.arms)):
+                first = None
+                for count in sorted(options.agents):
+                    run = done.get((options.budget, options.speed, name, number, count))
+                    if run is None:
+                        daemon.use(ARMS[name].bpf)
+                        setting = replay.Setting(options.image, options.speed, (0.0,) * count)
+                        found = replay.run(ARMS[name], agents[:count], options.budget << 20, setting)
+                        run = found.as_json() | {"round": number}
+                        file.write(json.dumps(run) + "\n")
+                        file.flush()
+                        print(f"{count} agents, {_in_short(run)}", flush=True)
+                    first = first or run
+                    if figures.too_many(run, first):
+                        break
     return 0
 
 
@@ -115,10 +158,8 @@ def _read(path: Path) -> list[figures.Record]:
 
 
 def _in_short(run: figures.Record) -> str:
-    agents = ", ".join(
-        f"{a['role'] or a['name']} {a['makespan_s']:.1f} s" if a["survived"] else f"{a['role'] or a['name']} died"
-        for a in run["agents"]
-    )
+    names = [(agent["role"] or agent["name"].removeprefix("agent-"), agent) for agent in run["agents"]]
+    agents = ", ".join(f"{name} {a['makespan_s']:.1f} s" if a["survived"] else f"{name} died" for name, a in names)
     lost = sum(a["lost"] for a in run["agents"])
     where = f"{run['budget_mib']}x{run['speed']:g} round {run['round']}"
     return f"{where} {run['arm']:11} {agents}; {lost} calls lost, {run['oom_kills']} OOM kills"
@@ -127,7 +168,7 @@ def _in_short(run: figures.Record) -> str:
 def run_report(options: argparse.Namespace) -> int:
     """Print the table; draw the pictures."""
     runs = _read(options.results)
-    print(figures.table(runs))
+    print(figures.density(runs) if "" in {a["role"] for run in runs for a in run["agents"]} else figures.table(runs))
     if options.pictures:
         for path in pictures.draw(runs, options.pictures):
             print(path, file=sys.stderr)
