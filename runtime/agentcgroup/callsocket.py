@@ -80,7 +80,7 @@ class CallSocket:
     def hang_up(self, caller: Caller) -> None:
         """Close one connection; if it is a call's, `on_end` gets to know."""
         self._callers.pop(caller.socket.fileno(), None)
-        self._io.remove(caller.socket.fileno())
+        self._io.forget(caller.socket.fileno())
         caller.socket.close()
         call, caller.call = caller.call, None
         if call is not None:

@@ -13,7 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ParamSpec
 
+P = ParamSpec("P")
 Handler = Callable[[int], None]
 Action = Callable[[], object]
 
@@ -77,7 +79,7 @@ class Group:
         for fd, events in self._epoll.poll(0, 64):
             handler = self._handlers.get(fd)
             if handler is not None:
-                self._loop.guard(lambda handler=handler, events=events: handler(events))  # type: ignore[misc]
+                self._loop.guard(handler, events)
             if self._epoll.closed or time.monotonic() > until:
                 break
         self._charge(time.thread_time() - began)
@@ -159,15 +161,15 @@ class Loop:
         for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
-                self.guard(lambda handler=handler, events=events: handler(events))  # type: ignore[misc]
+                self.guard(handler, events)
         self._run_timers()
         if self._idle and (not ready or time.monotonic() - self._idle_since > IDLE_PATIENCE):
             self.guard(self._idle.popleft())
 
-    def guard(self, action: Action) -> None:
+    def guard(self, action: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """A fault in one handler must not end the daemon: it is reported and the loop goes on."""
         try:
-            action()
+            action(*args, **kwargs)
         except Exception as error:  # reported in full by on_error
             self._on_error(error)
 

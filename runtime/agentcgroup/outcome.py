@@ -150,7 +150,10 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     plain["first_word"] = outcome.command.first_word
     plain["hint"] = None if outcome.hint is None else hints.render(outcome.hint)
     plain["hint_problems"] = [] if outcome.hint is None else list(outcome.hint.problems)
-    return {key: _plain(value) for key, value in plain.items()}
+    return {key: value if type(value) in _AS_THEY_ARE else _plain(value) for key, value in plain.items()}
+
+
+_AS_THEY_ARE = frozenset((int, bool, type(None)))  # most of them: a call's cost is counted in microseconds
 
 
 def _plain(value: Any) -> Any:

@@ -55,7 +55,10 @@ class Slot:
 
     def populated(self) -> bool:
         """Whether a process lives here; False when the directory is gone."""
-        return _reread(self.events_fd).get("populated", 0) == 1
+        try:
+            return b"populated 1" in os.pread(self.events_fd, 4096, 0)
+        except OSError:
+            return False
 
     def memory_events(self) -> dict[str, int]:
         """memory.events, descendants included; empty when it is gone."""

@@ -9,6 +9,8 @@ the parent, and it stays warm for the next call.
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import os
 import queue
 import threading
@@ -35,40 +37,35 @@ class Reaper:
     """A queue of directories to remove. `close` removes what is due at once and gives up the rest to the sweeper."""
 
     def __init__(self) -> None:
-        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
-        self._wake = threading.Event()
-        self._closing = False
+        self._new: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._jobs: list[_Job] = []
         self._swept: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
         self._thread.start()
 
     def remove(self, path: str) -> None:
         """Remove an ended call's directory, soon."""
-        self._jobs.put(_Job(time.monotonic(), path))
-        self._wake.set()
+        self._new.put(path)
 
     def close(self) -> None:
         """Stop the thread."""
-        self._closing = True
-        self._wake.set()
+        self._new.put(None)
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
         cached: Callable[[Cgroup], int] = (lambda _: 0) if kernel_reparents() else page_cache
-        while not self._closing:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                self._wake.wait()
-                self._wake.clear()
-                continue
-            delay = job.due - time.monotonic()
-            if delay > 0:
-                self._jobs.put(job)
-                self._wake.wait(delay)
-                self._wake.clear()
-            else:
-                self._do(job, cached)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                path = self._new.get(timeout=self._rest())
+                if path is None:
+                    return
+                heapq.heappush(self._jobs, _Job(time.monotonic(), path))
+            while self._rest() == 0:
+                self._do(heapq.heappop(self._jobs), cached)
+
+    def _rest(self) -> float | None:
+        """Seconds until the next is due; None: there is none."""
+        return max(0.0, self._jobs[0].due - time.monotonic()) if self._jobs else None
 
     def _do(self, job: _Job, cached: Callable[[Cgroup], int]) -> None:
         if job.leftovers:
@@ -83,11 +80,11 @@ class Reaper:
         parent = os.path.dirname(job.path)
         if pinned and parent not in self._swept:
             self._swept.add(parent)
-            self._jobs.put(_Job(time.monotonic() + LEFTOVERS[0], parent, leftovers=True))
+            heapq.heappush(self._jobs, _Job(time.monotonic() + LEFTOVERS[0], parent, leftovers=True))
 
     def _again(self, job: _Job, delays: Sequence[float]) -> None:
         attempt = min(job.attempt + 1, len(delays) - 1)
-        self._jobs.put(_Job(time.monotonic() + delays[attempt], job.path, attempt, job.leftovers))
+        heapq.heappush(self._jobs, _Job(time.monotonic() + delays[attempt], job.path, attempt, job.leftovers))
 
 
 def kernel_reparents() -> bool:

@@ -63,7 +63,7 @@ class Ledger:
 
     def __init__(self, directory: Path, max_size: int, keep: int) -> None:
         self._file = _Appender(directory, max_size, keep)
-        self._queue: queue.Queue[bytes | threading.Event | None] = queue.Queue(QUEUED)
+        self._queue: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lost = 0
         self._failing = False
@@ -71,9 +71,9 @@ class Ledger:
     def write(self, outcome: Outcome, command: CommandText = "first") -> None:
         """Records a finished call. Never blocks, never raises: what cannot be written is counted and said once."""
         line = json.dumps(record_of(outcome, command), separators=(",", ":")).encode("ascii") + b"\n"
-        try:
-            self._queue.put_nowait(line)
-        except queue.Full:
+        if self._queue.qsize() < QUEUED:
+            self._queue.put(line)
+        else:
             self._lost += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -85,10 +85,7 @@ class Ledger:
         done = threading.Event()
         if self._thread is None:
             return True
-        try:
-            self._queue.put(done, timeout=timeout)
-        except queue.Full:
-            return False
+        self._queue.put(done)
         return done.wait(timeout)
 
     def close(self, timeout: float = 5.0) -> None:
@@ -96,8 +93,7 @@ class Ledger:
         thread, self._thread = self._thread, None
         atexit.unregister(self.close)
         if thread is not None:
-            with contextlib.suppress(queue.Full):
-                self._queue.put(None, timeout=timeout)
+            self._queue.put(None)
             thread.join(timeout)
 
     def _run(self) -> None:

@@ -160,8 +160,9 @@ class _Box:
     def start(self, options: Sequence[str], image: str) -> None:
         """It waits for `go`. Raises UserError."""
         self.id = podman(
-            "run", "-d", "--network=none", f"--cgroup-parent={SLICE}", f"--volume={self.folder}:/bench",
-            f"--volume={_load().parent}:/load:ro", *options, image, "/load/agentcgroup-load", "agent", "/bench",
+            "run", "-d", "--network=none", "--log-driver=k8s-file", f"--cgroup-parent={SLICE}",
+            f"--volume={self.folder}:/bench", f"--volume={_load().parent}:/load:ro",
+            *options, image, "/load/agentcgroup-load", "agent", "/bench",
         )  # fmt: skip
         self.pid = int(podman("inspect", "--format={{.State.Pid}}", self.id))
         path = unified(read_proc(self.pid, "cgroup").decode()).removesuffix("/agentcgroup/agent")
