@@ -35,7 +35,7 @@ KERNEL ?= all
 TEST   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall test lint unit vm vm-shell demo soak fuzz bench clean
+.PHONY: help setup build install uninstall srpm rpm test lint unit vm vm-shell demo soak fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -90,7 +90,7 @@ install: build ## install below DESTDIR and PREFIX
 	find $(PACKAGE) -name __pycache__ -prune -exec rm -rf {} +
 	$(call launcher,$(PREFIX)/bin/agentcgroup,agentcgroup.cli)
 	$(call launcher,$(LIBEXEC)/agentcgroupd,agentcgroup.daemon)
-	ln -sf $(LIBEXEC)/agentcgroupd $(DESTDIR)$(PREFIX)/bin/agentcgroupd
+	ln -sf ../libexec/agentcgroup/agentcgroupd $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	$(call install_files,644,$(wildcard oci-config/policies.d/*.yaml),$(SHARE)/policies.d)
 	$(call install_files,644,$(wildcard oci-config/schemas/*.json),$(SHARE)/schemas)
 	$(call install_files,644,$(BPF_OBJECTS),$(SHARE)/bpf)
@@ -112,6 +112,28 @@ uninstall: ## remove what install put there; configuration, policies of your own
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+RPM      = build/rpm
+RPMBUILD = rpmbuild --define '_topdir $(CURDIR)/$(RPM)' \
+	$(if $(wildcard /etc/debian_version),--nodeps --load packaging/rpm/macros.debian)
+# An rpm of a higher release, for tests of upgrades: make rpm RELEASE=2
+RELEASE ?= 1
+TREE    ?= HEAD
+
+# What is committed, so that what is built here is built by others as well.
+$(RPM)/SOURCES: FORCE
+	@rm -rf $(RPM) && mkdir -p $@
+	git archive --prefix=agentcgroup-$(VERSION)/ -o $@/agentcgroup-$(VERSION).tar.gz $(TREE)
+	sed 's/^\(Release: *\)1/\1$(RELEASE)/' packaging/rpm/agentcgroup.spec >$@/agentcgroup.spec
+
+srpm: $(RPM)/SOURCES ## the source package, of what is committed, into build/rpm/SRPMS
+	$(RPMBUILD) --quiet -bs $</agentcgroup.spec
+	@ls $(RPM)/SRPMS/*.rpm
+
+rpm: srpm ## the packages, into build/rpm/RPMS
+	$(RPMBUILD) --quiet --rebuild $(RPM)/SRPMS/*.rpm
+	@find $(RPM)/RPMS -name '*.rpm'
 
 # The unit tests mostly wait, so they take no longer beside the VMs.
 test: setup lint build ## everything that CI runs
