@@ -121,12 +121,12 @@ class Daemon:
         self._old = paths.CONFIG_FILE.read_text() if paths.CONFIG_FILE.exists() else None
         self._bpf: bool | None = None
 
-    def use(self, bpf: bool) -> None:
-        """Have it so from now on. Raises UserError."""
-        if bpf != self._bpf:
+    def use(self, arm: Arm) -> None:
+        """Have it from now on as that arm wants it, if it needs one. Raises UserError."""
+        if arm.governed and arm.bpf != self._bpf:
             lines = [line for line in (self._old or "").splitlines() if not line.startswith("bpf:")]
-            self._bpf = bpf  # first: whatever fails, the old file comes back
-            paths.CONFIG_FILE.write_text("\n".join([*lines, f"bpf: {str(bpf).lower()}", ""]))
+            self._bpf = arm.bpf  # first: whatever fails, the old file comes back
+            paths.CONFIG_FILE.write_text("\n".join([*lines, f"bpf: {str(arm.bpf).lower()}", ""]))
             _systemctl("restart", "agentcgroupd")
 
     def __enter__(self) -> Daemon:

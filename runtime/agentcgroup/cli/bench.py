@@ -80,7 +80,7 @@ def run_replay(options: argparse.Namespace) -> int:
                 for name in dice.sample(options.arms, len(options.arms)):
                     if (budget, speed, name, number) in done:
                         continue
-                    daemon.use(ARMS[name].bpf)
+                    daemon.use(ARMS[name])
                     setting = replay.Setting(options.image, speed, offsets)
                     run = replay.run(ARMS[name], agents, budget << 20, setting).as_json() | {"round": number}
                     file.write(json.dumps(run) + "\n")
@@ -109,7 +109,7 @@ def run_density(options: argparse.Namespace) -> int:
                 for count in sorted(options.agents):
                     run = done.get((options.budget, options.speed, name, number, count))
                     if run is None:
-                        daemon.use(ARMS[name].bpf)
+                        daemon.use(ARMS[name])
                         setting = replay.Setting(options.image, options.speed, (0.0,) * count)
                         found = replay.run(ARMS[name], agents[:count], options.budget << 20, setting)
                         run = found.as_json() | {"round": number}
