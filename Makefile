@@ -35,7 +35,7 @@ KERNEL ?= all
 TEST   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall srpm rpm test lint unit vm vm-shell demo soak fuzz bench clean
+.PHONY: help setup build install uninstall srpm rpm rpms test lint unit vm vm-shell demo soak fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -135,6 +135,12 @@ rpm: srpm ## the packages, into build/rpm/RPMS
 	$(RPMBUILD) --quiet --rebuild $(RPM)/SRPMS/*.rpm
 	@find $(RPM)/RPMS -name '*.rpm'
 
+# Two releases, for the tests of installing and upgrading; of what is in the checkout, committed or not.
+rpms:
+	@tree=$$(git stash create 2>/dev/null); for release in 1 2; do \
+		$(MAKE) --no-print-directory rpm RPM=build/rpms/$$release RELEASE=$$release TREE=$${tree:-HEAD} || exit 1; \
+	done >build/rpms.log 2>&1 || { tail -20 build/rpms.log; exit 1; }
+
 # The unit tests mostly wait, so they take no longer beside the VMs.
 test: setup lint build ## everything that CI runs
 	@echo "unit tests run beside the VMs; what they say comes last"
@@ -156,7 +162,7 @@ lint: $(VENV)/ready ## ruff and mypy
 unit: $(VENV)/ready ## tests that need no VM
 	$(VENV)/bin/pytest tests/unit
 
-vm: ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
+vm: rpms ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
 	$(VM) test --kernel $(KERNEL) $(TEST)
 
 soak: ## by hand, about two hours: thousands of calls, in a VM of KERNEL=7|6.12|all

@@ -8,6 +8,7 @@ by the reader.
 import atexit
 import contextlib
 import errno
+import grp
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ NAME = "calls.jsonl"
 MAX_COMMAND = 4096  # bytes of a command text that are kept
 MAX_LINE = 4 << 20  # bytes; more without a newline is no record
 QUEUED = 4096  # lines that wait for the disk at most
+READERS = "agentcgroup"  # the group whose members may read what was recorded
 MIN_PREFIX = 4  # characters of a container id that name it
 _BLOCK = 1 << 16
 
@@ -154,12 +156,13 @@ class _Appender:
                 if os.path.samestat(os.fstat(self._fd), os.stat(self.path, follow_symlinks=False)):
                     return
             self.close()
-        directory = self.path.parent
+        directory, readers = self.path.parent, _readers()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.chmod(0o700)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self.path, flags, 0o600)
-        os.fchmod(self._fd, 0o600)
+        for file, alone, shared in ((directory, 0o700, 0o750), (self._fd, 0o600, 0o640)):
+            os.chown(file, -1, readers)
+            os.chmod(file, alone if readers == -1 else shared)
 
     def _rotate(self) -> None:
         """calls.jsonl becomes .1, .1 becomes .2; the oldest is overwritten. Renames only, the eldest first."""
@@ -173,6 +176,16 @@ class _Appender:
             with contextlib.suppress(FileNotFoundError):
                 _numbered(self.path, number).rename(_numbered(self.path, number + 1))
         self._reopen_if_moved()
+
+
+def _readers() -> int:
+    """The group that may read (packaging/rpm/agentcgroup.sysusers); -1 where there is none, or we are not root."""
+    if os.geteuid():
+        return -1
+    try:
+        return grp.getgrnam(READERS).gr_gid
+    except KeyError:
+        return -1
 
 
 def _numbered(path: Path, number: int) -> Path:

@@ -1,5 +1,6 @@
 """The ledger on disk: what is kept of a command, rotation, damage, a full disk, and reading it back."""
 
+import grp
 import json
 import os
 import stat
@@ -43,15 +44,20 @@ def test_records_come_back_newest_first(tmp_path: Path) -> None:
     assert numbers(tmp_path, call=3) == [3]
 
 
-def test_only_root_may_look(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group, modes", [(None, (0o700, 0o600)), ("nogroup", (0o750, 0o640))])
+def test_only_root_may_look_and_the_group_of_readers_where_there_is_one(
+    group: str | None, modes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "READERS", group or "no-such-group")
     directory = tmp_path / "new" / "log"
     old = os.umask(0)
     try:
         fill(directory, 1).close()
     finally:
         os.umask(old)
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert stat.S_IMODE((directory / "calls.jsonl").stat().st_mode) == 0o600
+    files = (directory.stat(), (directory / "calls.jsonl").stat())
+    assert tuple(stat.S_IMODE(file.st_mode) for file in files) == modes
+    assert {file.st_gid for file in files} == {grp.getgrnam(group).gr_gid if group else os.getgid()}
 
 
 def test_a_link_in_the_place_of_the_file_is_not_followed(

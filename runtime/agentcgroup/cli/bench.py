@@ -90,9 +90,15 @@ def run_replay(options: argparse.Namespace) -> int:
 
 
 def _clean_end() -> None:
-    """Told to end, we end what was started and put back what was changed."""
+    """Told to end, once or more, we end what was started and put back what was changed."""
+
+    def end(received: int, _frame: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + received)
+
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+        signal.signal(number, end)
 
 
 def run_density(options: argparse.Namespace) -> int:

@@ -21,6 +21,8 @@ _BUILD = CHECKOUT / "build"
 _VM_PYTHON_SITE = "/usr/lib/python3/dist-packages"
 # What the tests read, below GUEST_CHECKOUT.
 _TEST_FILES = ("tests", "bench", "pyproject.toml")
+# Packages of two releases, if they were built (make rpms).
+_RPMS = {f"build/rpms/{release}/RPMS": f"rpms/{release}" for release in (1, 2)}
 # Removed first, so that a file deleted from the checkout goes away in the VM too. systemd reloads (seconds under TCG)
 # only if a unit that it knows has changed: `make install` keeps the files' times.
 _UNPACK = f"""set -e
@@ -66,9 +68,9 @@ def _pack(pipe: IO[bytes], stage: Path) -> None:
         # hooks.d last: a hook's JSON must never be there before its binary.
         for path in sorted(_files(stage), key=lambda path: ("hooks.d" in path.parts, path)):
             archive.add(path, path.relative_to(stage), recursive=False)
-        for name in _TEST_FILES:
+        for name, there in ({name: name for name in _TEST_FILES} | _RPMS).items():
             if (CHECKOUT / name).exists():
-                archive.add(CHECKOUT / name, f"{GUEST_CHECKOUT}/{name}", filter=_without_caches)
+                archive.add(CHECKOUT / name, f"{GUEST_CHECKOUT}/{there}", filter=_without_caches)
 
 
 def _files(folder: Path) -> list[Path]:

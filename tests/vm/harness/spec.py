@@ -15,7 +15,7 @@ VM_PACKAGES = (
     "uidmap", "passt", "slirp4netns", "fuse-overlayfs", "bubblewrap", "libbpf1", "bpftool", "python3-bpfcc",
     "python3", "python3-yaml", "python3-jsonschema", "python3-pyroute2", "python3-podman",
     "python3-pytest", "python3-pytest-timeout", "python3-hypothesis", "python3-pexpect",
-    "strace", "busybox-static", "gcc", "libc6-dev",
+    "strace", "busybox-static", "gcc", "libc6-dev", "rpm",
 )  # fmt: skip
 
 CONTAINER_PACKAGES = (
@@ -63,6 +63,7 @@ ONE_KERNEL = {
     "test_runtimes.py": "7",
     "test_fleet.py": "7",
     "test_destructive_sched.py": "7",
+    "test_destructive_rpm.py": "6.12",
     "test_bench.py": "7",
     "test_shells.py": "6.12",
     "test_daemon_death.py": "6.12",

@@ -1,0 +1,158 @@
+"""The packages in a server's life: installed, upgraded under a running container, erased with one and with none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import service
+from conftest import leftovers
+from podman import Engine, run, wait_for
+
+RPMS = Path(__file__).resolve().parents[2] / "rpms"
+NAMES = ("agentcgroup", "python3-agentcgroup", "agentcgroup-doc")
+JSON = Path("/usr/share/containers/oci/hooks.d/50-agentcgroup.json")
+# What packages are about to change; logs and state outlive an erase, as they do with other daemons.
+WATCHED = ("/usr", "/etc")
+APART = (
+    "/usr/lib/sysimage",
+    "/etc/group",
+    "/etc/gshadow",
+    "/etc/agentcgroup",
+    "/usr/share/doc/agentcgroup",
+    "__pycache__",
+)
+
+
+def files(release: int) -> list[str]:
+    """The packages of one release."""
+    return [str(next(RPMS.glob(f"{release}/*/{name}-[0-9]*.rpm"))) for name in NAMES]
+
+
+def rpm(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Debian has none of the packages that ours need under their names."""
+    return run("rpm", "--nodeps", *argv, timeout=300)
+
+
+def on_disk() -> dict[str, tuple[int, int, str]]:
+    """Every file that could be ours: mode, size, target."""
+    found = {}
+    for top in WATCHED:
+        for folder, _, names in os.walk(top):
+            for path in (f"{folder}/{name}" for name in names):
+                if not any(part in path for part in APART):
+                    state = os.lstat(path)
+                    found[path] = (state.st_mode, state.st_size, os.readlink(path) if os.path.islink(path) else "")
+    return found
+
+
+def units() -> str:
+    return run("systemctl", "list-unit-files", "--no-legend", "agentcgroup*", check=False).stdout
+
+
+def pins() -> list[str]:
+    return [str(path) for path in Path("/sys/fs/bpf").rglob("*") if "agentcgroup" in str(path)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bare() -> dict[str, tuple[int, int, str]]:
+    """What the harness has put there goes, file by file; then this is a host that never saw us."""
+    run("systemctl", "disable", "--now", service.SOCKET, service.SERVICE, check=False)
+    run("agentcgroup", "bpf", "detach")
+    ours = [path for file in files(1) for path in run("rpm", "-qlp", file).stdout.splitlines()]
+    for path in ours:
+        if os.path.islink(path) or os.path.isfile(path):
+            os.unlink(path)
+    for folder in ("/usr/libexec/agentcgroup", "/usr/share/agentcgroup", "/etc/agentcgroup", "/run/agentcgroup"):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(next(path for path in ours if path.endswith("-packages/agentcgroup")), ignore_errors=True)
+    run("systemctl", "daemon-reload")
+    assert not units() and not JSON.exists()
+    return on_disk()
+
+
+@pytest.fixture
+def installed(bare: dict[str, tuple[int, int, str]]) -> Iterator[None]:
+    """Installed and enabled, as the README says."""
+    rpm("-i", *files(1))
+    Path("/etc/agentcgroup/agentcgroup.yaml").write_text("ack_ms: 2000\n")
+    run("systemctl", "enable", "--now", service.SOCKET, service.SERVICE)
+    yield
+    if run("rpm", "-q", NAMES[0], check=False).returncode == 0:
+        rpm("-e", *NAMES)
+
+
+def erased(bare: dict[str, tuple[int, int, str]]) -> None:
+    """Nothing is left on disk, in systemd or in the kernel but what an administrator wrote, and what was recorded."""
+    after = on_disk()
+    assert after == bare, sorted(set(after.items()) ^ set(bare.items()))
+    assert not units() and not pins()
+    assert run("systemctl", "is-active", service.SERVICE, check=False).stdout.strip() == "inactive"
+
+
+def test_the_package_has_what_the_tree_says() -> None:
+    found = run("rpm", "-qp", "--qf", "%{NAME} %{LICENSE} %{ARCH}\n", *files(1)).stdout.splitlines()
+    assert found == [
+        "agentcgroup Apache-2.0 AND GPL-2.0-only x86_64",
+        "python3-agentcgroup Apache-2.0 AND GPL-2.0-only noarch",
+        "agentcgroup-doc Apache-2.0 AND GPL-2.0-only noarch",
+    ]
+
+
+def test_an_installed_package_governs_and_an_erased_one_leaves_nothing(
+    bare: dict[str, tuple[int, int, str]], installed: None, file_engine: Engine
+) -> None:
+    for name in NAMES:
+        run("rpm", "-V", "--nodeps", name)
+    assert run("getent", "group", "agentcgroup").stdout.startswith("agentcgroup:")
+    box = file_engine.start(policy="coding-agent")
+    assert box.call("exit 7").rc == 7 and box.record_of(1)["exit"] == 7
+    ledger = Path("/var/log/agentcgroup/calls.jsonl")
+    assert (ledger.stat().st_mode & 0o777, ledger.group()) == (0o640, "agentcgroup")
+    box.podman("rm", "-f", "-t0")
+    wait_for(lambda: not leftovers(), 30, "the container's leftovers are gone")
+    rpm("-e", *NAMES)
+    erased(bare)
+    assert Path("/etc/agentcgroup/agentcgroup.yaml.rpmsave").read_text() == "ack_ms: 2000\n"
+    run(
+        "podman",
+        "run",
+        "--rm",
+        "--network=none",
+        "--annotation=agentcgroup.policy=coding-agent",
+        "localhost/debian",
+        "true",
+    )
+
+
+def test_an_upgrade_keeps_a_running_container_governed(installed: None, file_engine: Engine) -> None:
+    box = file_engine.start(policy="coding-agent")
+    held = box.hold()
+    before = service.pid()
+    rpm("-U", *files(2))
+    assert run("rpm", "-q", NAMES[0]).stdout.strip().startswith("agentcgroup-0.1.0-2")
+    assert Path("/etc/agentcgroup/agentcgroup.yaml").read_text() == "ack_ms: 2000\n"
+    wait_for(lambda: service.pid() not in (0, before) and service.answers(), 60, "the new daemon answers")
+    assert held.finish().rc == 7
+    assert box.call("exit 5").rc == 5
+    assert {record["exit"] for record in box.settled(2)} == {7, 5}
+    assert json.loads(JSON.read_text())["hook"]["path"] == "/usr/libexec/agentcgroup/agentcgroup-hook"
+
+
+def test_erased_under_a_running_container_it_lets_that_be(
+    bare: dict[str, tuple[int, int, str]], installed: None, file_engine: Engine
+) -> None:
+    box = file_engine.start(policy="coding-agent")
+    held = box.hold()
+    rpm("-e", *NAMES)
+    erased(bare)
+    assert held.finish().rc == 7
+    assert box.call("exit 6").rc == 6
+    box.podman("rm", "-f", "-t0")
+    kept = "/run/agentcgroup"  # until the next boot: nobody is there to remove it, and the container had it mounted
+    wait_for(lambda: all(path.startswith(kept) for path in leftovers()), 30, "its cgroups and mounts go")
