@@ -164,6 +164,21 @@ def test_density_is_the_most_agents_before_one_dies_or_is_twice_as_slow_and_with
     assert ours.startswith("| ours | 1 | 8.00 [8.00, 8.00] n 1 | 1.33 [") and "| 4.00 [4.00" in ours
 
 
+def test_pictures_are_drawn_of_runs_that_came_through_and_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    more = {"memory": [[0.0, MIB], [1.0, 2 * MIB]]}
+    runs = [run(arm, n, 10, lost=n % 2, survived=arm != "none") | more for n in range(10) for arm in ARMS]
+    for one in runs:
+        one["agents"][0]["moments"] = [[0.5, "hold"], [0.7, "release"], [2.0, "lost"]]
+    path.write_text("".join(json.dumps(one) + "\n" for one in runs))
+    assert main(["bench", "report", str(path), "--pictures", str(tmp_path / "drawn")]) == 0
+    names = sorted(file.name for file in (tmp_path / "drawn").iterdir())
+    assert names == sorted(
+        f"{name}.{kind}" for name in ("latency-1000M-50x", "memory-1000M-50x", "survival") for kind in ("png", "svg")
+    )
+    assert all(file.stat().st_size > 5000 for file in (tmp_path / "drawn").iterdir())
+
+
 @pytest.mark.parametrize("cell", ["1000", "x50", "1000x", "1000x0", "MiBx50"])
 def test_a_cell_that_is_none_is_refused(cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "replay", "--cells", cell, "--results", str(tmp_path / "r")]) != 0

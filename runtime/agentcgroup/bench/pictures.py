@@ -89,8 +89,8 @@ def _survival(pyplot: Any, runs: Sequence[figures.Record]) -> Any:
     for number, (arm, points) in enumerate(byarm.items()):
         shift = [budget + 4 * (number - len(byarm) / 2) for budget, _ in points]
         values = [point.value for _, point in points]
-        below = [point.value - point.low for _, point in points]
-        above = [point.high - point.value for _, point in points]
+        below = [max(0.0, point.value - point.low) for _, point in points]
+        above = [max(0.0, point.high - point.value) for _, point in points]
         axis.errorbar(shift, values, yerr=[below, above], marker="o", markersize=4, linewidth=1, capsize=2, label=arm)
     axis.set_xlabel("MiB for all agents")
     axis.set_ylabel("share of runs in which all came through")
