@@ -26,7 +26,7 @@ C_HEADERS    = $(wildcard hooks/*.h runtime/shim/*.h)
 BPF_SOURCES  = $(wildcard bpf/*.bpf.c)
 BPF_OBJECTS  = $(BPF_SOURCES:bpf/%.bpf.c=build/bpf/%.o)
 PROGRAMS     = $(if $(HOOK_SOURCES),build/agentcgroup-hook) $(if $(SHIM_SOURCES),build/agentcgroup-shim) \
-	build/agentcgroup-load
+	build/agentcgroup-load build/agentcgroup-runtime
 
 VENV   = build/venv
 VM     = $(PYTHON) tests/vm/run.py
@@ -59,6 +59,11 @@ build/agentcgroup-hook: $(HOOK_SOURCES) $(C_HEADERS) build/libexec
 build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) $(SHIM_FLAGS) -o $@ $(SHIM_SOURCES)
+
+RUNTIME_SOURCES = $(wildcard hooks/runtime/*.c) $(patsubst %,hooks/%.c,json files error journal)
+
+build/agentcgroup-runtime: $(RUNTIME_SOURCES) $(C_HEADERS) $(wildcard hooks/runtime/*.h) build/libexec
+	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -DLIBEXECDIR='"$(LIBEXEC)"' -o $@ $(RUNTIME_SOURCES)
 
 build/agentcgroup-load: runtime/load/load.c
 	@mkdir -p $(@D)

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from podman import CGROUPFS, Engine, alive, run, wait_for
+from bundle import Bundle
+from podman import CGROUPFS, Engine, alive, nothing_left, run, wait_for
 
 POLICIES = Path("/etc/agentcgroup/policies.d")
 BOTH_ENDS = (("crun", "systemd"), ("runc", "cgroupfs"))
@@ -65,6 +66,28 @@ def _engine(runtime: str, manager: str) -> Iterator[Engine]:
     yield engine
     engine.clean()
     wait_for(lambda: leftovers() <= before, 10, f"nothing left behind, but there is {leftovers() - before}")
+
+
+@pytest.fixture(scope="module")
+def rootfs() -> Iterator[Path]:
+    """The files of the Debian image, for bundles."""
+    yield Path(run("podman", "image", "mount", "localhost/debian").stdout.strip())
+    run("podman", "image", "unmount", "localhost/debian")
+
+
+@pytest.fixture
+def bundle(rootfs: Path) -> Iterator[Callable[..., Bundle]]:
+    """Makes bundles; removes their containers and sees that nothing is left."""
+    made: list[Bundle] = []
+
+    def make(runtime: str = "crun", **annotations: str) -> Bundle:
+        made.append(Bundle(runtime, rootfs, annotations))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.delete()
+        nothing_left(each.id)
 
 
 def leftovers() -> set[str]:

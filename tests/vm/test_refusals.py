@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bundle import HOOK, Bundle
+from bundle import HOOK
 from conftest import POLICIES
-from podman import Container, Engine, governed, nothing_left, run, wait_for
+from podman import Container, Engine, governed, run, wait_for
 
 HOOKS_D = Path("/usr/share/containers/oci/hooks.d/50-agentcgroup.json")
 UNITS = ("agentcgroupd.socket", "agentcgroupd.service")
@@ -52,28 +52,6 @@ def policies(daemon: None) -> Iterator[None]:
     for name in files:
         (POLICIES / f"{name}.yaml").unlink()
     run("systemctl", "reload", "agentcgroupd")
-
-
-@pytest.fixture(scope="module")
-def rootfs() -> Iterator[Path]:
-    """The files of the Debian image, for bundles."""
-    yield Path(run("podman", "image", "mount", "localhost/debian").stdout.strip())
-    run("podman", "image", "unmount", "localhost/debian")
-
-
-@pytest.fixture
-def bundle(rootfs: Path) -> Iterator[Callable[..., Bundle]]:
-    """Makes bundles; removes their containers and sees that nothing is left."""
-    made: list[Bundle] = []
-
-    def make(runtime: str = "crun", **annotations: str) -> Bundle:
-        made.append(Bundle(runtime, rootfs, annotations))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.delete()
-        nothing_left(each.id)
 
 
 def journal_of(container_id: str, what: str = "") -> str:

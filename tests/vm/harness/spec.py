@@ -76,4 +76,6 @@ ONE_KERNEL = {
     "test_dying.py": "6.12",
     "test_bpf.py": "6.12",
     "test_trace.py": "6.12",
+    "test_wrapper.py": "6.12",
+    "test_doctor.py": "6.12",
 }
