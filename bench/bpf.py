@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""What our programs in the kernel cost with few and with many containers: nanoseconds of each run, by the kernel's own
-statistics (kernel.bpf_stats_enabled), for the same work in one container beside 10 and beside 1,000 others.
+"""What our programs in the kernel cost.
+
+`many`: nanoseconds of each run, by the kernel's own statistics (kernel.bpf_stats_enabled), for the same work in one
+container beside 10 and beside 1,000 others. `charge`: how long a call takes to touch its memory with our programs
+attached and without, by turns.
 
 Runs in the test VM, as root and without a daemon:
 
-    python3 bench/bpf.py [-n 10] [--containers 1000]
+    python3 bench/bpf.py [many] [-n 10] [--containers 1000]
+    python3 bench/bpf.py charge [-n 10]
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import os
 import random
 import statistics
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,12 +31,13 @@ from agentcgroup.bpf.kernel import Kernel
 from agentcgroup.bpf.libbpf import Libbpf
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.paths import BPF_DIR
-from stats import interval
+from stats import interval, summary
 
 TOP = Path("/sys/fs/cgroup")
 BENCH = TOP / "agentcgroup-bench"
 STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 FORKS, PAGES = 300, 64 * 256
+MADV_POPULATE_WRITE = 23  # include/uapi/asm-generic/mman-common.h, Linux 5.14; Python has no name for it
 
 
 def make(number: int) -> Path:
@@ -90,24 +96,87 @@ def measured(group: Path) -> dict[str, float]:
     return {name: ns / runs for name, (runs, ns) in spent.items() if runs > 10}
 
 
+def touched(group: Path) -> float:
+    """Milliseconds until a process in a call has touched its pages."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        memory = mmap.mmap(-1, PAGES * mmap.PAGESIZE)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        began = time.perf_counter()
+        memory.madvise(MADV_POPULATE_WRITE)
+        os.write(writer, str((time.perf_counter() - began) * 1e3).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        return float(pipe.read())
+
+
+@contextmanager
+def cgroups(containers: int) -> Iterator[list[Path]]:
+    """So many subtrees of containers; the first has the memory controller."""
+    BENCH.mkdir()
+    try:
+        (BENCH / "cgroup.subtree_control").write_text("+memory")
+        trees = [make(number) for number in range(containers)]
+        for path in (trees[0].parent, trees[0], trees[0] / "calls"):
+            (path / "cgroup.subtree_control").write_text("+memory")
+        yield trees
+    finally:
+        for folder, _, _ in os.walk(BENCH, topdown=False):
+            os.rmdir(folder)
+
+
+def charge(lib: Libbpf, rounds: int) -> None:
+    """Programs attached, and a container that is watched, against none at all."""
+    without, attached = [], []
+    with cgroups(1) as trees:
+        for _ in range(rounds):
+            for on in random.sample([False, True], 2):
+                if not on:
+                    without += [touched(trees[0] / "calls" / "1") for _ in range(5)]
+                    continue
+                loader.attach(lib, BPF_DIR)
+                kernel = Kernel(lib, lambda _event: None)
+                try:
+                    with known(kernel, trees):
+                        attached += [touched(trees[0] / "calls" / "1") for _ in range(5)]
+                finally:
+                    kernel.close()
+                    loader.detach()
+    ratios = [b / a for a, b in zip(sorted(without), sorted(attached), strict=True)]
+    print(f"{PAGES} pages, none attached  {summary(without, 'ms')}")
+    print(f"{PAGES} pages, attached       {summary(attached, 'ms')}")
+    print(
+        f"ratio of the medians {statistics.median(attached) / statistics.median(without):.3f},"
+        f" of quantiles {min(ratios):.3f} to {max(ratios):.3f}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", type=int, default=10, help="rounds, each with few and with many")
+    parser.add_argument("part", nargs="?", choices=["many", "charge"], default="many")
+    parser.add_argument("-n", type=int, default=10, help="rounds, each with both")
     parser.add_argument("--containers", type=int, default=1000)
     options = parser.parse_args()
     lib = Libbpf()
+    if options.part == "charge":
+        charge(lib, options.n)
+    else:
+        with cgroups(options.containers) as trees:
+            many(lib, trees, options.n)
+
+
+def many(lib: Libbpf, trees: list[Path], rounds: int) -> None:
+    """The same work beside 10 containers and beside all."""
     loader.attach(lib, BPF_DIR)
     kernel = Kernel(lib, lambda _event: None)
-    BENCH.mkdir()
-    (BENCH / "cgroup.subtree_control").write_text("+memory")
-    trees = [make(number) for number in range(options.containers)]
-    for path in (trees[0].parent, trees[0], trees[0] / "calls"):
-        (path / "cgroup.subtree_control").write_text("+memory")
     STATS.write_text("1")
-    few, many = defaultdict(list), defaultdict(list)
+    few, lots = defaultdict(list), defaultdict(list)
     try:
-        for _ in range(options.n):
-            for count, found in random.sample([(10, few), (options.containers, many)], 2):
+        for _ in range(rounds):
+            for count, found in random.sample([(10, few), (len(trees), lots)], 2):
                 with known(kernel, trees[:count]):
                     for name, ns in measured(trees[0] / "calls" / "1").items():
                         found[name].append(ns)
@@ -115,14 +184,12 @@ def main() -> None:
         STATS.write_text("0")
         kernel.close()
         loader.detach()
-        for folder, _, _ in os.walk(BENCH, topdown=False):
-            os.rmdir(folder)
-    for name in sorted(many):
-        ratios = [b / a for a, b in zip(few[name], many[name], strict=True)]
+    for name in sorted(lots):
+        ratios = [b / a for a, b in zip(few[name], lots[name], strict=True)]
         low, high = interval(ratios)
         print(
-            f"{name:10}  beside 10: {statistics.median(few[name]):6.0f} ns  beside {options.containers}:"
-            f" {statistics.median(many[name]):6.0f} ns  ratio {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
+            f"{name:10}  beside 10: {statistics.median(few[name]):6.0f} ns  beside {len(trees)}:"
+            f" {statistics.median(lots[name]):6.0f} ns  ratio {statistics.median(ratios):.3f} [{low:.3f}, {high:.3f}]"
             f" n {len(ratios)}"
         )
 

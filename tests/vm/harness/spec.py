@@ -77,5 +77,4 @@ ONE_KERNEL = {
     "test_bpf.py": "6.12",
     "test_trace.py": "6.12",
     "test_wrapper.py": "6.12",
-    "test_doctor.py": "6.12",
 }
