@@ -76,6 +76,44 @@ def test_a_limit_that_is_moved_later_counts(three: fleet.Fleet) -> None:
     assert fleet.oom_kills() == kills
 
 
+#: Takes so many MiB, some each second, and computes until it is told to end.
+RISE = """
+import os, time
+blocks = []
+while len(blocks) < {mib}:
+    blocks.append(b"x" * (1 << 20))
+    time.sleep({pace})
+while not os.path.exists("/shared/end"):
+    sum(range(10000))
+"""
+
+
+def frozen(box: Container) -> bool:
+    """Whether its largest call is."""
+    groups = [group for group in (box.tree / "calls").iterdir() if (group / "memory.current").exists()]
+    largest = max(groups, key=lambda group: int((group / "memory.current").read_text()))
+    return (largest / "cgroup.freeze").read_text() == "1\n"
+
+
+def test_who_comes_to_the_end_of_the_room_makes_way_for_the_largest_that_waits(
+    three: fleet.Fleet, shared: Path
+) -> None:
+    """Else the smaller of two that would fit one after the other takes what is left, and one of them is killed."""
+    _, large, small = three.containers
+    kills, known = fleet.oom_kills(), (len(large.ledger()), len(small.ledger()))
+    first = large.background(f"python3 -c '{RISE.format(mib=170, pace=0)}'")
+    wait_for(lambda: int((large.tree / "calls/memory.current").read_text()) > 170 * fleet.MIB, 30, "the large call")
+    second = small.background(f"python3 -c '{RISE.format(mib=200, pace=0.05)}'")
+    wait_for(lambda: frozen(large), 60, "the large call is held")
+    wait_for(lambda: frozen(small) and not frozen(large), 30, "they change places")
+    (shared / "end").touch()
+    assert (first.result().rc, second.result().rc) == (0, 0)
+    for box, before in zip((large, small), known, strict=True):
+        done = [step["step"] for step in box.settled(before + 1)[-1]["steps"]]
+        assert done[:2] == ["hold", "release"], done
+    assert fleet.oom_kills() == kills
+
+
 #: What the batch call does around its growth, and what the interactive call does after a while.
 LOCKS = {
     "flock": ("exec 9>/shared/lock; flock 9; {grow}", "flock /shared/lock echo got it"),
