@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,16 +46,16 @@ def run(options: argparse.Namespace) -> int:
     verdicts = ocihooks.judge(directories, container, options.engine)
     status = _status(verdicts)
     for directory in directories:
-        if not directory.exists():
-            print(f"agentcgroup: {_printable(directory)} does not exist: there are no hooks in it", file=sys.stderr)
+        if not os.path.isdir(directory) and directory not in [verdict.file for verdict in verdicts]:
+            _warn(f"{directory} is no directory: it holds no hooks")
     if options.json:
         print(json.dumps({"engine": options.engine, "status": status, "hooks": [*map(_plain, verdicts)]}, indent=2))
     else:
-        for line in _lines(verdicts, directories, options.engine):
+        for line in _lines(verdicts, directories, container, options.engine):
             print(_printable(line))
     for verdict in verdicts:
         if verdict.state is State.BROKEN:
-            print(_printable(f"agentcgroup: {verdict.file}: {': '.join(verdict.reasons)}"), file=sys.stderr)
+            _warn(f"{verdict.file} is broken: {verdict.reasons[-1]}")
     return status
 
 
@@ -78,14 +79,14 @@ def _runs(verdicts: Sequence[Verdict]) -> bool:
     return any(verdict.ours and verdict.state is State.RUNS for verdict in verdicts)
 
 
-def _lines(verdicts: Sequence[Verdict], directories: Sequence[Path], engine: str) -> list[str]:
+def _lines(verdicts: Sequence[Verdict], directories: Sequence[Path], container: Container, engine: str) -> list[str]:
     lines = []
     for verdict in verdicts:
         at = f" at {_stages(verdict, engine)}" if verdict.stages else ""
         lines += [f"{verdict.file}: {verdict.state}{at}"]
-        lines += [f"  {reason}" for reason in verdict.reasons]
+        lines += [f"  {reason}" for reason in verdict.reasons[: 1 if verdict.state is State.BROKEN else None]]
         lines += [f"  warning: {warning}" for warning in verdict.warnings]
-    return [*lines, *([_CRIO] if engine == "crio" else []), _conclusion(verdicts, directories, engine)]
+    return [*lines, *([_CRIO] if engine == "crio" else []), _conclusion(verdicts, directories, container, engine)]
 
 
 def _stages(verdict: Verdict, engine: str) -> str:
@@ -93,7 +94,7 @@ def _stages(verdict: Verdict, engine: str) -> str:
     return ", ".join(f"{stage} ({place})" if place else stage for stage, place in places)
 
 
-def _conclusion(verdicts: Sequence[Verdict], directories: Sequence[Path], engine: str) -> str:
+def _conclusion(verdicts: Sequence[Verdict], directories: Sequence[Path], container: Container, engine: str) -> str:
     """The answer, and with a no what to do."""
     if _runs(verdicts):
         broken = _status(verdicts) == 2
@@ -105,8 +106,10 @@ def _conclusion(verdicts: Sequence[Verdict], directories: Sequence[Path], engine
         return f"{no}no file of {places} names it: install agentcgroup, or say --hooks-dir"
     for verdict in ours:
         if verdict.hook and verdict.state is State.UNMATCHED:
-            fitting = [f"--annotation {word}" for word in ocihooks.suggestions(verdict.hook, engine)]
-            return no + (f"it would with {' or '.join(fitting)}" if fitting else "see above")
+            fitting = ocihooks.suggestions(verdict.hook, container, engine)
+            return no + (
+                f"it would with --annotation {' or '.join(fitting)}" if fitting else "its conditions are above"
+            )
     return f"{no}see {ours[-1].file} above"
 
 
@@ -127,6 +130,10 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _printable(text: object) -> str:
-    """Without what a name of a file or a JSON string can hold and a terminal cannot print."""
-    return str(text).encode(errors="backslashreplace").decode()
+def _warn(text: str) -> None:
+    print(f"agentcgroup: {_printable(text)}", file=sys.stderr)
+
+
+def _printable(text: str) -> str:
+    """With escapes for what a file name or a JSON string can hold and a terminal should not get."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
