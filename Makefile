@@ -142,7 +142,7 @@ rpm: srpm ## the packages, into build/rpm/RPMS
 
 # Two releases, for the tests of installing and upgrading; of what is in the checkout, committed or not.
 rpms:
-	@tree=$$(git stash create 2>/dev/null); for release in 1 2; do \
+	@mkdir -p build; tree=$$(git stash create 2>/dev/null); for release in 1 2; do \
 		$(MAKE) --no-print-directory rpm RPM=build/rpms/$$release RELEASE=$$release TREE=$${tree:-HEAD} || exit 1; \
 	done >build/rpms.log 2>&1 || { tail -20 build/rpms.log; exit 1; }
 
