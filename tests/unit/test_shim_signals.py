@@ -242,10 +242,11 @@ def test_no_helper_is_left_behind(shell: Callable[..., Shell]) -> None:
 
 def test_orphans_become_the_shims_and_are_reaped_while_the_call_runs(shell: Callable[..., Shell]) -> None:
     """Zombies under a PID 1 that does not reap have filled pids.max (opencomputer 194, subfloor 644)."""
-    call = shell("(sleep 0.7 >/dev/null & echo $!); echo ready; read -t 60")
+    call = shell("(sleep 60 >/dev/null & echo $!); echo ready; read -t 60")
     call.read_until(b"ready\n")
     orphan = int(call.out.split()[0])
     wait_until(lambda: orphan in children(call.process.pid))
+    os.kill(orphan, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{orphan}").exists())
     call.process.stdin.write(b"\n")
     call.process.stdin.flush()
