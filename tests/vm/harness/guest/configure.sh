@@ -14,6 +14,8 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub
     systemd-update-done.service systemd-random-seed.service apparmor.service ssh.socket; do
     ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
+# Started by the test that needs them.
+in_vm systemctl disable docker.service docker.socket containerd.service
 in_vm systemctl enable ssh.service vm-network.service
 
 # A real id, or the first boot would run the presets again.
