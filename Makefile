@@ -19,6 +19,8 @@ LIBEXEC   = $(PREFIX)/libexec/agentcgroup
 SHARE     = $(PREFIX)/share/agentcgroup
 HOOKS_DIR = $(PREFIX)/share/containers/oci/hooks.d
 UNITS_DIR = $(PREFIX)/lib/systemd/system
+USERS_DIR = $(PREFIX)/lib/sysusers.d
+TMP_DIR   = $(PREFIX)/lib/tmpfiles.d
 
 HOOK_SOURCES = $(wildcard hooks/*.c)
 SHIM_SOURCES = $(wildcard runtime/shim/*.c)
@@ -35,7 +37,7 @@ KERNEL ?= all
 TEST   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall srpm rpm rpms test lint unit vm vm-shell demo soak fuzz bench clean
+.PHONY: help setup build install uninstall srpm rpm deb packages test lint unit vm vm-shell demo soak fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -100,6 +102,8 @@ install: build ## install below DESTDIR and PREFIX
 	$(call install_files,644,$(wildcard oci-config/schemas/*.json),$(SHARE)/schemas)
 	$(call install_files,644,$(BPF_OBJECTS),$(SHARE)/bpf)
 	$(call install_files,644,$(wildcard oci-config/systemd/*),$(UNITS_DIR))
+	$(call install_files,644,oci-config/sysusers.d/agentcgroup.conf,$(USERS_DIR))
+	$(call install_files,644,oci-config/tmpfiles.d/agentcgroup.conf,$(TMP_DIR))
 	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service
 	test -e $(DESTDIR)$(SYSCONFDIR)/agentcgroup/agentcgroup.yaml \
 		|| { $(or $(call install_files,644,$(wildcard oci-config/agentcgroup.yaml),$(SYSCONFDIR)/agentcgroup),:); }
@@ -116,6 +120,7 @@ uninstall: ## remove what install put there; configuration, policies of your own
 	$(if $(DESTDIR),,-$(PREFIX)/bin/agentcgroup bpf detach)
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
+	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -140,11 +145,28 @@ rpm: srpm ## the packages, into build/rpm/RPMS
 	$(RPMBUILD) --quiet --rebuild $(RPM)/SRPMS/*.rpm
 	@find $(RPM)/RPMS -name '*.rpm'
 
+DEB      = build/deb
+DEB_NAME = agentcgroup_$(VERSION)-$(RELEASE)_$(shell dpkg --print-architecture 2>/dev/null).deb
+
+deb: build ## the package for Debian, into build/deb
+	@rm -rf $(DEB) && mkdir -p $(DEB)/root/DEBIAN
+	@$(MAKE) --no-print-directory --silent install DESTDIR=$(CURDIR)/$(DEB)/root SYSCONFDIR=/etc PREFIX=/usr \
+		PYTHON_SITE=/usr/lib/python3/dist-packages
+	@install -d $(DEB)/root/etc/agentcgroup/policies.d
+	@install -p -D -m 644 -t $(DEB)/root/usr/share/doc/agentcgroup README.md LICENSE LICENSES/* docs/*.md
+	@install -p -m 755 -t $(DEB)/root/DEBIAN packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
+	@install -p -m 644 -t $(DEB)/root/DEBIAN packaging/debian/conffiles
+	@sed 's/@VERSION@/$(VERSION)-$(RELEASE)/; s/@ARCHITECTURE@/$(shell dpkg --print-architecture)/' \
+		packaging/debian/control.in >$(DEB)/root/DEBIAN/control
+	@dpkg-deb --root-owner-group --build $(DEB)/root $(DEB)/$(DEB_NAME) >/dev/null
+	@rm -rf $(DEB)/root && ls $(DEB)/$(DEB_NAME)
+
 # Two releases, for the tests of installing and upgrading; of what is in the checkout, committed or not.
-rpms:
+packages:
 	@mkdir -p build; tree=$$(git stash create 2>/dev/null); for release in 1 2; do \
-		$(MAKE) --no-print-directory rpm RPM=build/rpms/$$release RELEASE=$$release TREE=$${tree:-HEAD} || exit 1; \
-	done >build/rpms.log 2>&1 || { tail -20 build/rpms.log; exit 1; }
+		$(MAKE) --no-print-directory rpm RPM=build/packages/$$release RELEASE=$$release TREE=$${tree:-HEAD} && \
+		$(MAKE) --no-print-directory deb DEB=build/packages/$$release/DEBS RELEASE=$$release || exit 1; \
+	done >build/packages.log 2>&1 || { tail -20 build/packages.log; exit 1; }
 
 # The unit tests mostly wait, so they take no longer beside the VMs.
 test: setup lint build ## everything that CI runs
@@ -167,7 +189,7 @@ lint: $(VENV)/ready ## ruff and mypy
 unit: $(VENV)/ready ## tests that need no VM
 	$(VENV)/bin/pytest tests/unit
 
-vm: rpms ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
+vm: packages ## tests in VMs with KERNEL=7|6.12|all; TEST= selects some
 	$(VM) test --kernel $(KERNEL) $(TEST)
 
 soak: ## by hand, about two hours: thousands of calls, in a VM of KERNEL=7|6.12|all

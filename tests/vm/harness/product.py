@@ -21,8 +21,10 @@ _BUILD = CHECKOUT / "build"
 _VM_PYTHON_SITE = "/usr/lib/python3/dist-packages"
 # What the tests read, below GUEST_CHECKOUT.
 _TEST_FILES = ("tests", "bench", "pyproject.toml")
-# Packages of two releases, if they were built (make rpms).
-_RPMS = {f"build/rpms/{release}/RPMS": f"rpms/{release}" for release in (1, 2)}
+# Packages of two releases, if they were built (make packages).
+_PACKAGES = {
+    f"build/packages/{release}/{kind}": f"packages/{release}/{kind}" for release in (1, 2) for kind in ("RPMS", "DEBS")
+}
 # Removed first, so that a file deleted from the checkout goes away in the VM too. systemd reloads (seconds under TCG)
 # only if a unit that it knows has changed: `make install` keeps the files' times.
 _UNPACK = f"""set -e
@@ -68,7 +70,7 @@ def _pack(pipe: IO[bytes], stage: Path) -> None:
         # hooks.d last: a hook's JSON must never be there before its binary.
         for path in sorted(_files(stage), key=lambda path: ("hooks.d" in path.parts, path)):
             archive.add(path, path.relative_to(stage), recursive=False)
-        for name, there in ({name: name for name in _TEST_FILES} | _RPMS).items():
+        for name, there in ({name: name for name in _TEST_FILES} | _PACKAGES).items():
             if (CHECKOUT / name).exists():
                 archive.add(CHECKOUT / name, f"{GUEST_CHECKOUT}/{there}", filter=_without_caches)
 

@@ -64,7 +64,7 @@ ONE_KERNEL = {
     "test_runtimes.py": "7",
     "test_fleet.py": "7",
     "test_destructive_sched.py": "7",
-    "test_destructive_rpm.py": "6.12",
+    "test_destructive_packages.py": "6.12",
     "test_bench.py": "7",
     "test_shells.py": "6.12",
     "test_daemon_death.py": "6.12",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import service
 from conftest import leftovers
 from podman import Engine, run, wait_for
 
-RPMS = Path(__file__).resolve().parents[2] / "rpms"
-NAMES = ("agentcgroup", "python3-agentcgroup", "agentcgroup-doc")
+PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 JSON = Path("/usr/share/containers/oci/hooks.d/50-agentcgroup.json")
+CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
 # What packages are about to change; logs and state outlive an erase, as they do with other daemons.
 WATCHED = ("/usr", "/etc")
 APART = (
@@ -29,14 +28,80 @@ APART = (
 )
 
 
-def files(release: int) -> list[str]:
-    """The packages of one release."""
-    return [str(next(RPMS.glob(f"{release}/*/{name}-[0-9]*.rpm"))) for name in NAMES]
+class Rpm:
+    """Debian has none of the packages that ours need under their names: --nodeps."""
+
+    names = ("agentcgroup", "python3-agentcgroup", "agentcgroup-doc")
+
+    def files(self, release: int) -> list[str]:
+        """The packages of one release."""
+        return [str(next(PACKAGES.glob(f"{release}/RPMS/*/{name}-[0-9]*.rpm"))) for name in self.names]
+
+    def install(self, release: int) -> None:
+        run("rpm", "-U", "--nodeps", *self.files(release), timeout=300)
+        run("systemctl", "enable", "--now", service.SOCKET, service.SERVICE)
+
+    def upgrade(self, release: int) -> None:
+        run("rpm", "-U", "--nodeps", *self.files(release), timeout=300)
+
+    def erase(self) -> None:
+        run("rpm", "-e", *self.names, timeout=300)
+
+    def purge(self) -> None:
+        if self.version():
+            self.erase()
+        shutil.rmtree(CONFIG.parent, ignore_errors=True)
+
+    def version(self) -> str:
+        """That which is installed; empty if none is."""
+        found = run("rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}", self.names[0], check=False)
+        return found.stdout if found.returncode == 0 else ""
+
+    def verify(self) -> None:
+        for name in self.names:
+            run("rpm", "-V", "--nodeps", "--noconfig", name)
+
+    def kept_configuration(self) -> Path:
+        return CONFIG.with_suffix(".yaml.rpmsave")
 
 
-def rpm(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Debian has none of the packages that ours need under their names."""
-    return run("rpm", "--nodeps", *argv, timeout=300)
+class Deb:
+    """Enabled and started by its installation, as Debian's users expect."""
+
+    def files(self, release: int) -> list[str]:
+        return [str(next(PACKAGES.glob(f"{release}/DEBS/agentcgroup_*.deb")))]
+
+    def install(self, release: int) -> None:
+        run("dpkg", "-i", *self.files(release), timeout=300)
+
+    def upgrade(self, release: int) -> None:
+        run("dpkg", "-i", *self.files(release), timeout=300)
+
+    def erase(self) -> None:
+        run("dpkg", "-r", "agentcgroup", timeout=300)
+
+    def purge(self) -> None:
+        run("dpkg", "-P", "agentcgroup", timeout=300)
+        assert not CONFIG.parent.exists() and not Path("/var/log/agentcgroup").exists()
+
+    def version(self) -> str:
+        found = run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", "agentcgroup", check=False).stdout
+        return found.removeprefix("installed ") if found.startswith("installed ") else ""
+
+    def verify(self) -> None:
+        changed = run("dpkg", "-V", "agentcgroup").stdout.splitlines()
+        assert [line.split()[-1] for line in changed if "/usr/share/doc/" not in line] in ([], [str(CONFIG)])
+
+    def kept_configuration(self) -> Path:
+        return CONFIG
+
+
+MANAGERS = {"rpm": Rpm(), "deb": Deb()}
+
+
+@pytest.fixture(scope="module", params=MANAGERS)
+def manager(request: pytest.FixtureRequest) -> Rpm | Deb:
+    return MANAGERS[request.param]
 
 
 def on_disk() -> dict[str, tuple[int, int, str]]:
@@ -64,7 +129,7 @@ def bare() -> dict[str, tuple[int, int, str]]:
     """What the harness has put there goes, file by file; then this is a host that never saw us."""
     run("systemctl", "disable", "--now", service.SOCKET, service.SERVICE, check=False)
     run("agentcgroup", "bpf", "detach")
-    ours = [path for file in files(1) for path in run("rpm", "-qlp", file).stdout.splitlines()]
+    ours = [path for file in MANAGERS["rpm"].files(1) for path in run("rpm", "-qlp", file).stdout.splitlines()]
     for path in ours:
         if os.path.islink(path) or os.path.isfile(path):
             os.unlink(path)
@@ -77,14 +142,13 @@ def bare() -> dict[str, tuple[int, int, str]]:
 
 
 @pytest.fixture
-def installed(bare: dict[str, tuple[int, int, str]]) -> Iterator[None]:
+def installed(bare: dict[str, tuple[int, int, str]], manager: Rpm | Deb) -> Iterator[None]:
     """Installed and enabled, as the README says."""
-    rpm("-i", *files(1))
-    Path("/etc/agentcgroup/agentcgroup.yaml").write_text("ack_ms: 2000\n")
-    run("systemctl", "enable", "--now", service.SOCKET, service.SERVICE)
+    manager.install(1)
+    CONFIG.write_text("ack_ms: 2000\n")
+    run("systemctl", "restart", service.SERVICE)
     yield
-    if run("rpm", "-q", NAMES[0], check=False).returncode == 0:
-        rpm("-e", *NAMES)
+    manager.purge()
 
 
 def erased(bare: dict[str, tuple[int, int, str]]) -> None:
@@ -96,7 +160,8 @@ def erased(bare: dict[str, tuple[int, int, str]]) -> None:
 
 
 def test_the_package_has_what_the_tree_says() -> None:
-    found = run("rpm", "-qp", "--qf", "%{NAME} %{LICENSE} %{ARCH}\n", *files(1)).stdout.splitlines()
+    files = MANAGERS["rpm"].files(1)
+    found = run("rpm", "-qp", "--qf", "%{NAME} %{LICENSE} %{ARCH}\n", *files).stdout.splitlines()
     assert found == [
         "agentcgroup Apache-2.0 AND GPL-2.0-only x86_64",
         "python3-agentcgroup Apache-2.0 AND GPL-2.0-only noarch",
@@ -105,10 +170,9 @@ def test_the_package_has_what_the_tree_says() -> None:
 
 
 def test_an_installed_package_governs_and_an_erased_one_leaves_nothing(
-    bare: dict[str, tuple[int, int, str]], installed: None, file_engine: Engine
+    bare: dict[str, tuple[int, int, str]], manager: Rpm | Deb, installed: None, file_engine: Engine
 ) -> None:
-    for name in NAMES:
-        run("rpm", "-V", "--nodeps", "--noconfig", name)
+    manager.verify()
     assert run("getent", "group", "agentcgroup").stdout.startswith("agentcgroup:")
     box = file_engine.start(policy="coding-agent")
     assert box.call("exit 7").rc == 7 and box.record_of(1)["exit"] == 7
@@ -116,9 +180,9 @@ def test_an_installed_package_governs_and_an_erased_one_leaves_nothing(
     assert (ledger.stat().st_mode & 0o777, ledger.group()) == (0o640, "agentcgroup")
     box.podman("rm", "-f", "-t0", box.id)
     wait_for(lambda: not leftovers(), 30, "the container's leftovers are gone")
-    rpm("-e", *NAMES)
+    manager.erase()
     erased(bare)
-    assert Path("/etc/agentcgroup/agentcgroup.yaml.rpmsave").read_text() == "ack_ms: 2000\n"
+    assert manager.kept_configuration().read_text() == "ack_ms: 2000\n"
     run(
         "podman",
         "run",
@@ -130,13 +194,15 @@ def test_an_installed_package_governs_and_an_erased_one_leaves_nothing(
     )
 
 
-def test_an_upgrade_keeps_a_running_container_governed(installed: None, file_engine: Engine) -> None:
+def test_an_upgrade_keeps_a_running_container_governed(
+    manager: Rpm | Deb, installed: None, file_engine: Engine
+) -> None:
     box = file_engine.start(policy="coding-agent")
     held = box.hold()
     before = service.pid()
-    rpm("-U", *files(2))
-    assert run("rpm", "-q", NAMES[0]).stdout.strip().startswith("agentcgroup-0.1.0-2")
-    assert Path("/etc/agentcgroup/agentcgroup.yaml").read_text() == "ack_ms: 2000\n"
+    manager.upgrade(2)
+    assert manager.version().startswith("0.1.0-2")
+    assert CONFIG.read_text() == "ack_ms: 2000\n"
     wait_for(lambda: service.pid() not in (0, before) and service.answers(), 60, "the new daemon answers")
     assert held.finish().rc == 7
     assert box.call("exit 5").rc == 5
@@ -145,11 +211,11 @@ def test_an_upgrade_keeps_a_running_container_governed(installed: None, file_eng
 
 
 def test_erased_under_a_running_container_it_lets_that_be(
-    bare: dict[str, tuple[int, int, str]], installed: None, file_engine: Engine
+    bare: dict[str, tuple[int, int, str]], manager: Rpm | Deb, installed: None, file_engine: Engine
 ) -> None:
     box = file_engine.start(policy="coding-agent")
     held = box.hold()
-    rpm("-e", *NAMES)
+    manager.erase()
     erased(bare)
     assert held.finish().rc == 7
     assert box.call("exit 6").rc == 6
