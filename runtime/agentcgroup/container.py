@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FEEDBACK_KEPT = 64
 EARLY = 64
-LIMITS_FRESH = 1.0  # seconds for which the limits above us are trusted before they are read again
+LIMITS_FRESH = 1.0  # seconds between two readings of the limits above us, however many calls come
 #: What one call may cost the daemon before its container's others wait (seconds of CPU): with call_rate and call_burst
 #: this is the container's share of the daemon's time.
 CALL_COST = 0.0025
@@ -63,7 +63,8 @@ class Container:
         self.next_hint: hints.Hint | None = None
         self.failures: dict[str, int] = {}
         self.told = deque(sorted(int(p.stem) for p in self.run_dir.glob("feedback/*.json") if p.stem.isdecimal()))
-        self.refreshed = 0.0
+        self._refreshed = float("-inf")
+        self._stale = False
         self.complained = float("-inf")
         self.closed = False
         self.watch = Watch(self)
@@ -129,10 +130,25 @@ class Container:
         (self.run_dir / "limits.new").write_text(text + "\n")
         os.replace(self.run_dir / "limits.new", self.run_dir / "limits")
 
-    def refresh(self) -> None:
-        """Read the limits above us again; `podman update` moves them."""
+    def freshen(self) -> None:
+        """Have the limits above us read again, for a call has come; a moment later if they were read just now, since
+        they may have moved in between.
+        """
+        if not self._stale:
+            self._stale = True
+            wait = self._refreshed + LIMITS_FRESH - time.monotonic()
+            if wait > 0:
+                self.loop.after(wait, self._refresh)
+            else:
+                self.loop.when_idle(self._refresh)
+
+    def _refresh(self) -> None:
+        """Read them; `podman update` moves them."""
+        if self.closed:
+            return
+        self._stale, self._refreshed = False, time.monotonic()
         limits = subtree.compute(self.policy, self.base, self.top)
-        if limits != self.limits and not self.closed:
+        if limits != self.limits:
             self._set_limits(limits)
             self.reapply()
             self.pool.rewrite(self.limit)
@@ -407,7 +423,7 @@ class Container:
         hint, origin = self._hint(request, command)
         rule = self.policy.rule_for(command.text)
         kind = verdict if verdict == "agent" or verdict == "helper" else admission.kind_of(command, rule)
-        self.governor.freshen(self)
+        self.freshen()
         call = self.admit(slot, command, kind, hint, origin)
         call.shim_pid = peer.pid if peer else 0
         call.caller, caller.call = caller, call

@@ -21,7 +21,7 @@ from agentcgroup.budget import Budgets
 from agentcgroup.call import Call
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.config import Config
-from agentcgroup.container import FEEDBACK_KEPT, LIMITS_FRESH, Container
+from agentcgroup.container import FEEDBACK_KEPT, Container
 from agentcgroup.errors import UserError
 from agentcgroup.kmsg import OomLog
 from agentcgroup.loop import Loop
@@ -297,13 +297,6 @@ class Governor:
         call.refuse(call.grant.memory)
         if self.budgets is not None:
             self.budgets.changed(call)
-
-    def freshen(self, container: Container) -> None:
-        """Have the limits above the container read again, if they were not just now."""
-        now = time.monotonic()
-        if now - container.refreshed > LIMITS_FRESH:
-            container.refreshed = now
-            self.loop.when_idle(container.refresh)
 
     def refill(self, container: Container) -> None:
         """Make ready what calls have taken, when there is nothing else to do."""

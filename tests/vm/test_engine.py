@@ -100,6 +100,19 @@ def test_an_update_of_the_memory_limit_reaches_the_calls(box: Container) -> None
 
 
 @once
+def test_a_limit_that_moves_just_after_it_was_read_is_seen(box: Container) -> None:
+    limit, calls = box.tree.parent / "memory.max", box.tree / "calls/memory.max"
+    before, found = limit.read_text(), calls.read_text()
+    box.call("true")
+    limit.write_text(f"{300 << 20}")
+    box.call("true")
+    wait_for(lambda: calls.read_text() == f"{(300 - 4 - 64) << 20}\n", 5, "the new limit")
+    limit.write_text(before)
+    box.call("true")
+    wait_for(lambda: calls.read_text() == found, 5, "the old limit")
+
+
+@once
 def test_systemd_rereading_its_units_changes_nothing(box: Container) -> None:
     """systemd#8364: a daemon-reload cleared the controllers of a delegated cgroup."""
 
