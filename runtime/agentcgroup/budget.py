@@ -192,6 +192,11 @@ class Budgets:
         self._loop = loop
         self._shared: dict[str, Budget] = {}
 
+    @property
+    def shared(self) -> list[Budget]:
+        """Those that containers share."""
+        return list(self._shared.values())
+
     def join(self, container: Container) -> None:
         """Watch a container's budgets from now on, or those that it has now."""
         self.leave(container)

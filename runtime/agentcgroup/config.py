@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from agentcgroup.policy.document import FileError, read
 from agentcgroup.policy.fields import duration, or_none, read_size
 from agentcgroup.policy.leaves import Field, put, read_leaves, report
 from agentcgroup.policy.model import MIB, Size
-from agentcgroup.units import format_bytes, parse_size
+from agentcgroup.units import format_bytes, parse_size, quoted
 
 Level = Literal["all", "tighten", "none"]
 
@@ -55,6 +56,15 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsAddress:
+    """Where Prometheus asks for figures: a unix socket's path, or a loopback address and port."""
+
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """`ack_ms` in milliseconds; `call_rate` in calls a second of one container, `call_burst` in calls."""
 
@@ -71,6 +81,7 @@ class Config:
     bpf: bool = True
     scheduler: Literal["off", "partial", "full"] = "off"
     log_level: Literal["error", "warning", "info", "debug"] = "info"
+    metrics: MetricsAddress | None = None
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
@@ -78,6 +89,26 @@ def _directory(text: str) -> Path:
     if not text.startswith("/") or ".." in text.split("/"):
         raise UserError(f'"{text}" is not an absolute path without ..: write one such as {LOG_DIR}')
     return Path(text)
+
+
+def _metrics(text: str) -> MetricsAddress | None:
+    if text == "off":
+        return None
+    kind, _, rest = text.partition(":")
+    if kind == "unix":
+        return MetricsAddress(path=_directory(rest))
+    host, _, port = text.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(
+            f"{quoted(text)} is neither a socket nor a loopback port: write unix:/run/agentcgroup/metrics.sock or "
+            "127.0.0.1:9753; for other hosts put a proxy with authentication before it"
+        )
+    return MetricsAddress(host=host, port=int(port))
 
 
 def _file_size(text: str | int) -> int:
@@ -108,6 +139,7 @@ FIELDS: dict[str, Field] = {
     "bpf": Field(bool),
     "scheduler": Field(str),
     "log_level": Field(str),
+    "metrics": Field(_metrics),
 }
 
 

@@ -381,7 +381,10 @@ class Container:
         elif request.move >= 0:
             self._move(caller, request.move)
         else:
+            began = time.monotonic()
             self._start(caller, request)
+            if self.governor.counts is not None:
+                self.governor.counts.setup.add(time.monotonic() - began)
 
     def _start(self, caller: Caller, request: Request) -> None:
         peer = identify(caller.socket)

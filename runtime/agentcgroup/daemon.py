@@ -29,6 +29,7 @@ from agentcgroup.records import Ledger
 
 if TYPE_CHECKING:
     from agentcgroup.bpf.libbpf import Libbpf
+    from agentcgroup.metrics.server import Server
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4  # mlockall(2)
 
@@ -58,6 +59,8 @@ class Daemon:
             ),
         ]
         self._use_bpf(config.bpf)
+        self._metrics: Server | None = None
+        self._serve_metrics(None)
         self.governor.adopt()
         self.governor.schedule(config.scheduler)
         self._watch_signals()
@@ -81,6 +84,31 @@ class Daemon:
             ours.know(kernel.Kernel(lib, ours.kernel_event), scheduling)
         except (UserError, OSError) as error:
             journal.send(f"calls are accounted for by cgroup files alone: {error}", 5)
+
+    def _serve_metrics(self, before: configs.MetricsAddress | None) -> None:
+        """Where the configuration wants them now. Whatever is wrong with that, all else goes on."""
+        wanted = self.config.metrics
+        if wanted == before and (wanted is None or self._metrics is not None):
+            return
+        if self._metrics is not None:
+            self._metrics.close()
+        self._metrics = self.governor.counts = None
+        try:
+            if wanted is not None:
+                self._start_metrics(wanted)
+        except ImportError:
+            journal.send("metrics are off: the Python package prometheus_client is missing: install it", 4)
+        except (UserError, OSError) as error:
+            journal.send(f"metrics are off: {error}: see metrics in {self.config_file}", 4)
+
+    def _start_metrics(self, address: configs.MetricsAddress) -> None:
+        from agentcgroup.metrics.counts import Counts
+        from agentcgroup.metrics.exporter import Exporter
+        from agentcgroup.metrics.server import Server
+
+        counts = Counts()
+        self._metrics = Server(self.loop, address, Exporter(self.governor, counts).text)
+        self.governor.counts = counts
 
     def _try_memcg_ops(self, lib: Libbpf) -> None:
         """Experimental: whatever is wrong with it, all else goes on."""
@@ -122,9 +150,11 @@ class Daemon:
         return config, policies
 
     def _use(self, found: tuple[configs.Config | None, load.PolicySet | None]) -> None:
+        before = self.config.metrics
         self.config = self.governor.config = found[0] or self.config
         self.policies = found[1] or self.policies
         journal.set_level(self.config.log_level)
+        self._serve_metrics(before)
         self._say_broken()
         for container in list(self.governor.containers.values()):
             self._reload_container(container.record.id)
@@ -166,7 +196,9 @@ class Daemon:
         if op == "register":
             return self._register(str(request.get("id")))
         if op == "ready":
-            self.governor.ready(str(request.get("id")), _texts(request, "injected"), _texts(request, "notes"))
+            took_us = request.get("us")
+            seconds = took_us / 1e6 if isinstance(took_us, int) else 0.0
+            self.governor.ready(str(request.get("id")), _texts(request, "injected"), _texts(request, "notes"), seconds)
             return None
         if op == "stop":
             self.governor.stopped(str(request.get("id")))
@@ -251,6 +283,8 @@ class Daemon:
         self.governor.close()
         for server in self._servers:
             server.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
 
 def _hook_listener(run_dir: Path) -> socket.socket:

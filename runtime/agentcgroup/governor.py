@@ -34,6 +34,7 @@ from agentcgroup.worker import Worker
 if TYPE_CHECKING:
     from agentcgroup.bpf.kernel import Kernel
     from agentcgroup.bpf.scheduler import Mode
+    from agentcgroup.metrics.counts import Counts
     from agentcgroup.scheduling import Scheduling
 
 SHIMS_KEPT = 64
@@ -68,6 +69,7 @@ class Governor:
         self.kernel: Kernel | None = None
         self.budgets: Budgets | None = None
         self.scheduling: Scheduling | None = None
+        self.counts: Counts | None = None
         self._filling: set[str] = set()
 
     # --- containers -------------------------------------------------------------------------------------------
@@ -228,8 +230,10 @@ class Governor:
         records.store(record, self._record_path(record.id))
         return record.next_call
 
-    def ready(self, container_id: str, injected: list[str], notes: list[str]) -> None:
-        """The hook's last word: what it put where."""
+    def ready(self, container_id: str, injected: list[str], notes: list[str], hook_s: float) -> None:
+        """The hook's last word: what it put where, and the seconds that it took."""
+        if self.counts is not None:
+            self.counts.hook.add(hook_s)
         container = self.containers.get(container_id)
         if container is not None:
             container.record.injected = injected
@@ -396,6 +400,8 @@ class Governor:
         if not call.relocated and call.ran():
             outcome = self._judge(call)
             self.ledger.write(outcome, container.policy.records.command)
+            if self.counts is not None:
+                self.counts.finished(outcome)
             self._tell_journal(outcome)
         container.hang_up(call)
         container.discard(call.slot)
@@ -430,6 +436,8 @@ class Governor:
     def complain(self, container: Container, text: str) -> None:
         """Something odd from inside a container: at most one line a minute each."""
         now = time.monotonic()
+        if self.counts is not None:
+            self.counts.complaints += 1
         if now - container.complained > 60:
             container.complained = now
             journal.send(f"{container.record.name}: {text}", 4, AGENTCGROUP_CONTAINER=container.record.id)

@@ -67,7 +67,8 @@ class Ledger:
         self._file = _Appender(directory, max_size, keep)
         self._queue: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._lost = 0
+        self.lost = 0  # records, since the start
+        self._lost_before = 0
         self._failing = False
 
     def write(self, outcome: Outcome, command: CommandText = "first") -> None:
@@ -76,7 +77,7 @@ class Ledger:
         if self._queue.qsize() < QUEUED:
             self._queue.put(line)
         else:
-            self._lost += 1
+            self.lost += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
             self._thread.start()
@@ -110,14 +111,14 @@ class Ledger:
         try:
             self._file.append(line)
         except OSError as error:
-            self._lost += 1
+            self.lost += 1
             if not self._failing:
                 journal.send(f"{self._file.path}: calls are not recorded: {error.strerror}: free or mend the disk", 3)
             self._failing = True
             return
-        if self._lost:
-            journal.send(f"{self._file.path}: calls are recorded again, {self._lost} were not", 4)
-        self._failing, self._lost = False, 0
+        if self.lost > self._lost_before:
+            journal.send(f"{self._file.path}: calls are recorded again, {self.lost - self._lost_before} were not", 4)
+        self._failing, self._lost_before = False, self.lost
 
 
 class _Appender:
@@ -156,13 +157,13 @@ class _Appender:
                 if os.path.samestat(os.fstat(self._fd), os.stat(self.path, follow_symlinks=False)):
                     return
             self.close()
-        directory, readers = self.path.parent, _readers()
+        directory, group = self.path.parent, readers()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self.path, flags, 0o600)
         for file, alone, shared in ((directory, 0o700, 0o750), (self._fd, 0o600, 0o640)):
-            os.chown(file, -1, readers)
-            os.chmod(file, alone if readers == -1 else shared)
+            os.chown(file, -1, group)
+            os.chmod(file, alone if group == -1 else shared)
 
     def _rotate(self) -> None:
         """calls.jsonl becomes .1, .1 becomes .2; the oldest is overwritten. Renames only, the eldest first."""
@@ -178,7 +179,7 @@ class _Appender:
         self._reopen_if_moved()
 
 
-def _readers() -> int:
+def readers() -> int:
     """The group that may read (packaging/rpm/agentcgroup.sysusers); -1 where there is none, or we are not root."""
     if os.geteuid():
         return -1

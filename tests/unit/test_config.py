@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from agentcgroup.config import FIELDS, Budget, Config, Overrides, Records, load
+from agentcgroup.config import FIELDS, Budget, Config, MetricsAddress, Overrides, Records, load
 from agentcgroup.errors import UserError
 from agentcgroup.policy.model import GIB, MIB, Size
 
@@ -51,6 +51,7 @@ budget: {memory: 80%, margin: 0, wait_max: 0, ageing: 90s}
 bpf: true
 scheduler: partial
 log_level: debug
+metrics: unix:/run/x.sock
 """)
     assert config == Config(
         ack_ms=2000, pool=16, max_containers=10, max_connections=20, call_rate=30, call_burst=40,
@@ -58,7 +59,7 @@ log_level: debug
         overrides=Overrides("tighten", "none", "all"),
         allowed_policies=("coding-agent", "batch"),
         budget=Budget(Size(percent=80.0), Size(0), 0.0, 90.0),
-        bpf=True, scheduler="partial", log_level="debug",
+        bpf=True, scheduler="partial", log_level="debug", metrics=MetricsAddress(path=Path("/run/x.sock")),
     )  # fmt: skip
     assert config.provenance["records.keep"] == "agentcgroup.yaml:7"
     assert "default" not in config.provenance.values()
@@ -66,6 +67,29 @@ log_level: debug
 
 def test_off_is_the_word_and_not_a_switch() -> None:
     assert loaded("scheduler: off\n").scheduler == "off"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("off", None),
+        ("127.0.0.1:9753", MetricsAddress(host="127.0.0.1", port=9753)),
+        ("localhost:1", MetricsAddress(host="127.0.0.1", port=1)),
+        ('"[::1]:9753"', MetricsAddress(host="::1", port=9753)),
+        ("unix:/run/m.sock", MetricsAddress(path=Path("/run/m.sock"))),
+    ],
+)
+def test_where_metrics_may_be_served(text: str, address: MetricsAddress | None) -> None:
+    assert loaded(f"metrics: {text}\n").metrics == address
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.0:9753", "10.0.0.1:9753", "host:80", "127.0.0.1:0", "127.0.0.1:x", "onn", ":80"]
+)
+def test_where_metrics_may_not_be_served(text: str) -> None:
+    assert problems(f'metrics: "{text}"\n')[0].startswith(
+        f'agentcgroup.yaml:1: metrics: "{text}" is neither a socket nor a loopback port: write unix:/run/agentcgroup/'
+    )
 
 
 @pytest.mark.parametrize(

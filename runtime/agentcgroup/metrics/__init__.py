@@ -1,0 +1,1 @@
+"""Figures for Prometheus, off unless agentcgroup.yaml says `metrics` (docs/metrics.md)."""
