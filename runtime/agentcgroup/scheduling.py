@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +45,7 @@ class Scheduling:
         self._retry = RETRY
         self._timer: Timer | None = None
         self._since = 0.0
+        self._told = ""
         self.mode: scheduler.Mode = "off"
 
     def use(self, wanted: scheduler.Mode) -> None:
@@ -72,7 +72,7 @@ class Scheduling:
         return before, ""
 
     def _changed(self, wanted: scheduler.Mode, before: scheduler.Mode, why: str) -> None:
-        self.mode, self._since = scheduler.loaded(), time.monotonic()
+        self.mode, self._since, self._told = scheduler.loaded(), time.monotonic(), ""
         scheduler.note(why)
         if why:
             journal.send(f"scheduler: {wanted}: {INSTEAD}: {why}", 4)
@@ -136,7 +136,7 @@ class Scheduling:
         policy = _EXT if self.mode == "partial" and self._takes(container) else _OTHER
         for group in container.tree.all():
             for thread in group.lines("cgroup.threads"):
-                _set_policy(int(thread), policy)
+                self._set_policy(int(thread), policy)
 
     def enlist_call(self, call: Call) -> None:
         """Under `partial`: all of it. Most calls inherit what their agent is; who came by an engine's exec does not."""
@@ -144,14 +144,26 @@ class Scheduling:
             wanted = _EXT if self._takes(call.container) and call.grant.cpu is None else _OTHER
             for _ in range(2):  # who was forked while the first ones were told
                 for thread in (call.shim_pid, *(int(text) for text in call.cgroup.lines("cgroup.threads"))):
-                    _set_policy(thread, wanted)
+                    self._set_policy(thread, wanted)
 
     def _takes(self, container: Container) -> bool:
         policy = container.policy
         return policy.mode == "enforce" and policy.priority != "interactive" and container.limits.cpu is None
 
+    def _set_policy(self, thread: int, policy: int) -> None:
+        try:
+            if thread and os.sched_getscheduler(thread) == (_OTHER if policy == _EXT else _EXT):
+                os.sched_setscheduler(thread, policy, os.sched_param(0))
+        except ProcessLookupError:
+            return  # it has ended
+        except OSError as error:
+            self._refused(error)
 
-def _set_policy(thread: int, policy: int) -> None:
-    with suppress(OSError):  # it has ended
-        if thread and os.sched_getscheduler(thread) == (_OTHER if policy == _EXT else _EXT):
-            os.sched_setscheduler(thread, policy, os.sched_param(0))
+    def _refused(self, error: OSError) -> None:
+        why = (
+            f"the kernel refuses SCHED_EXT to a container's threads: {error.strerror}; has the unit RestrictRealtime=?"
+        )
+        if self._told != why:
+            self._told = why
+            scheduler.note(why)
+            journal.send(f"scheduler: partial: {INSTEAD}: {why}", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,3 +142,20 @@ def test_its_last_word_is_heard_before_the_kernel_is_rid_of_it(host: Host) -> No
     host.mode, host.leaving = "off", False
     again()
     assert "runnable task stall" in host.why and found.mode == "off"
+
+
+def test_a_refused_policy_is_said_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit with RestrictRealtime= left containers with the kernel's own scheduler, and nobody was told."""
+
+    def refuse(*_args: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.sched_setscheduler", refuse)
+    group = SimpleNamespace(lines=lambda _name: [str(threading.get_native_id())] * 2)
+    policy = SimpleNamespace(mode="enforce", priority="batch")
+    box = SimpleNamespace(policy=policy, limits=SimpleNamespace(cpu=None), tree=SimpleNamespace(all=lambda: [group]))
+    found = scheduling(Loop())
+    for _ in range(2):
+        found.enlist(box)  # type: ignore[arg-type]
+    assert host.said == [f"scheduler: partial: CPUs are shared by cpu.weight alone: {host.why}"]
+    assert "refuses SCHED_EXT to a container's threads: Operation not permitted" in host.why
