@@ -51,6 +51,8 @@ class Result:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    names: tuple[str, ...] = ()
+    """Of what failed, each with its kernel."""
 
     @property
     def ok(self) -> bool:
@@ -58,10 +60,12 @@ class Result:
         return bool(self.passed or self.skipped) and not self.failed
 
     def __add__(self, other: Result) -> Result:
-        return Result(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+        counts = (self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+        return Result(*counts, self.names + other.names)
 
     def __str__(self) -> str:
-        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+        counts = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+        return "\n".join([*(f"failed: {name}" for name in self.names), counts])
 
 
 def plan(settings: Settings, kernels: Sequence[str], arguments: Sequence[str]) -> list[Run]:
@@ -114,10 +118,10 @@ def _run(image: Image, stage: Path, run: Run, deadline: float) -> Result:
                 _collect(machine, results)
     except MachineError as error:
         say(str(error), run.settings.kernel)
-        return Result(failed=1)
+        return Result(failed=1, names=(f"{run.settings.kernel} {run.name}: {error}",))
     say(f"{run.name}: {result}" + (f"; logs in {results.relative_to(CHECKOUT)}" if result.failed else ""),
         run.settings.kernel)  # fmt: skip
-    return result
+    return replace(result, names=tuple(f"{run.settings.kernel} {name}" for name in result.names))
 
 
 def _pytest(machine: Machine, run: Run, results: Path, deadline: float) -> Result:
@@ -131,7 +135,8 @@ def _pytest(machine: Machine, run: Run, results: Path, deadline: float) -> Resul
     second = _attempt(machine, run, results / "junit-again.xml", deadline, _AGAIN)
     if not second.failed:
         say(f"{run.name}: UNSTABLE: {first.failed} passed only at the second try", run.settings.kernel)
-    return replace(first, passed=first.passed + second.passed, failed=second.failed or first.failed - second.passed)
+    failed = second.failed or first.failed - second.passed
+    return replace(first, passed=first.passed + second.passed, failed=failed, names=second.names if failed else ())
 
 
 def _attempt(machine: Machine, run: Run, xml: Path, deadline: float, extra: tuple[str, ...]) -> Result:
@@ -146,7 +151,7 @@ def _attempt(machine: Machine, run: Run, xml: Path, deadline: float, extra: tupl
     if fetched.returncode:
         cause = machine.panic() or ("the VM ended" if not machine.alive() else f"pytest ended with {status}")
         say(f"{run.name} left no results: {cause}", run.settings.kernel)
-        return Result(failed=1)
+        return Result(failed=1, names=(f"{run.name} left no results: {cause}",))
     result = read_junit(xml)
     return replace(result, failed=max(result.failed, int(status != 0)))
 
@@ -172,11 +177,13 @@ def _give_up(process: subprocess.Popen[bytes], tag: str, deadline: float) -> Non
 
 
 def read_junit(path: Path) -> Result:
-    """Count what pytest's XML reports."""
-    suites = ElementTree.parse(path).getroot().iter("testsuite")
-    counts = [[int(suite.get(name, "0")) for name in _COUNTS] for suite in suites]
+    """Count what pytest's XML reports, and name what failed."""
+    root = ElementTree.parse(path).getroot()
+    counts = [[int(suite.get(name, "0")) for name in _COUNTS] for suite in root.iter("testsuite")]
     tests, failures, errors, skipped = (sum(column) for column in zip(*counts, strict=True))
-    return Result(tests - failures - errors - skipped, failures + errors, skipped)
+    failed = (case for case in root.iter("testcase") if {part.tag for part in case} & {"failure", "error"})
+    names = tuple(f"{case.get('classname')}::{case.get('name')}" for case in failed)
+    return Result(tests - failures - errors - skipped, failures + errors, skipped, names)
 
 
 def _collect(machine: Machine, results: Path) -> None:
