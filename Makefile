@@ -153,7 +153,7 @@ deb: build ## the package for Debian, into build/deb
 	@$(MAKE) --no-print-directory --silent install DESTDIR=$(CURDIR)/$(DEB)/root SYSCONFDIR=/etc PREFIX=/usr \
 		PYTHON_SITE=/usr/lib/python3/dist-packages
 	@install -d $(DEB)/root/etc/agentcgroup/policies.d
-	@install -p -D -m 644 -t $(DEB)/root/usr/share/doc/agentcgroup README.md LICENSE LICENSES/* docs/*.md
+	@install -p -D -m 644 -t $(DEB)/root/usr/share/doc/agentcgroup README.md LICENSE LICENSES/* docs/*.md packaging/grafana/*.json
 	@install -p -m 755 -t $(DEB)/root/DEBIAN packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
 	@install -p -m 644 -t $(DEB)/root/DEBIAN packaging/debian/conffiles
 	@sed 's/@VERSION@/$(VERSION)-$(RELEASE)/; s/@ARCHITECTURE@/$(shell dpkg --print-architecture)/' \
