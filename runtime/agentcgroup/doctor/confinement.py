@@ -19,7 +19,7 @@ def selinux(_host: Host, path: Path = ENFORCE) -> Iterator[Finding]:
         yield warning(
             "SELinux is enforcing",
             "hook, shim and daemon have no policy module yet: what it denies them is not governed",
-            "ausearch -m AVC -ts boot | grep agentcgroup   (what it denied; audit2allow makes a module of it)",
+            "ausearch -m AVC -ts boot | grep agentcgroup  # what it denied; audit2allow makes a module of it",
         )
 
 
@@ -32,5 +32,5 @@ def apparmor(_host: Host, path: Path = PROFILES) -> Iterator[Finding]:
             yield warning(
                 f'AppArmor enforces the profile "{profile}"',
                 "it may keep the hook from making cgroups and mounts; containers start ungoverned then",
-                f"aa-complain {profile}   (journalctl -k -g apparmor=.DENIED says what it denied)",
+                f"printf %s '{profile}' >{path.with_name('.remove')}  # until the next boot; for good: aa-disable",
             )

@@ -46,7 +46,7 @@ def levels(host: Host) -> Iterator[Finding]:
                 yield warning(
                     f"{path} does not hand down {name}: calls of container {record.name} have no {name} limits",
                     "what the policy says of it does not act",
-                    f"echo +{name} >{path}/cgroup.subtree_control, and start the container again",
+                    f"echo +{name} >{path}/cgroup.subtree_control  # and start the container again",
                 )
 
 
@@ -75,7 +75,7 @@ def overcommit(host: Host) -> Iterator[Finding]:
         yield warning(
             f"{len(limits)} containers may take {format_bytes(together)} together, and there are {format_bytes(there)}",
             "when they do, the kernel kills by size; below a slice with a limit, calls wait or are held instead",
-            "systemctl set-property agentcgroup.slice MemoryMax=75%, and --cgroup-parent=agentcgroup.slice for each",
+            "systemctl set-property agentcgroup.slice MemoryMax=75%  # and start each with --cgroup-parent=agentcgroup.slice",
         )
 
 

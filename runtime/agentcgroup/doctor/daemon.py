@@ -19,9 +19,12 @@ _START = f"systemctl enable --now {' '.join(_UNITS)}"
 
 
 def listens(path: Path, table: Path = Path("/proc/net/unix")) -> bool:
-    """Whether somebody does. To connect would start a daemon that its socket starts."""
+    """Whether somebody does. To connect would start a daemon that its socket starts. The kernel tells the name that a
+    socket was bound to, and the daemon renames its own (hookserver.py).
+    """
+    names = (str(path), f"{path}.new") if path.exists() else ()
     rows = (line.split(None, 7) for line in table.read_text(errors="surrogateescape").splitlines()[1:])
-    return any(len(row) == 8 and row[7] == str(path) and int(row[3], 16) & _LISTENING for row in rows)
+    return any(len(row) == 8 and row[7] in names and int(row[3], 16) & _LISTENING for row in rows)
 
 
 def units(_host: Host) -> Iterator[Finding]:

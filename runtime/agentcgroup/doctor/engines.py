@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcgroup import ocihooks, paths
-from agentcgroup.doctor.finding import Finding, error, note, warning
+from agentcgroup.doctor.finding import AGAIN, Finding, error, note, warning
 from agentcgroup.doctor.host import Host
 from agentcgroup.errors import UserError
 from agentcgroup.ocihooks import OUR_HOOK, Container, State, Verdict
@@ -136,7 +136,7 @@ def _engine(engine: str, files: Sequence[Path], table: str) -> Iterator[Finding]
 
 def _broken(verdict: Verdict) -> Finding:
     out = f"mv {verdict.file} {verdict.file}.off"
-    fix = "install agentcgroup again" if verdict.file.parent == OURS and verdict.ours else out
+    fix = AGAIN if verdict.file.parent == OURS and verdict.ours else out
     return error(f"{verdict.file} is broken: {verdict.reasons[0]}", verdict.reasons[-1], fix)
 
 
@@ -145,7 +145,7 @@ def _without_program(verdict: Verdict) -> Finding:
     return warning(
         f"{verdict.file} names {verdict.hook.path}, which does not exist",
         "the engine passes it over without a word, and with it what is broken in later files of that directory",
-        f"install what it is of, or: mv {verdict.file} {verdict.file}.off",
+        f"mv {verdict.file} {verdict.file}.off  # or install what it is of",
     )
 
 
@@ -158,7 +158,7 @@ def _not_run(ours: Sequence[Verdict], engine: str, dirs: HookDirs) -> Iterator[F
     installed = last.hook and last.hook.path == str(paths.LIBEXEC_DIR / OUR_HOOK)
     if last.state is State.BROKEN or (last.state is State.NO_BINARY and installed):
         return
-    fix = f"install agentcgroup again; agentcgroup match --engine {engine} --annotation agentcgroup.policy=NAME"
+    fix = f"{AGAIN}  # agentcgroup match --engine {engine} --annotation agentcgroup.policy=NAME"
     yield error(f"{engine} does not run {last.file}: {last.reasons[0]}", _UNGOVERNED, fix)
 
 
@@ -166,7 +166,7 @@ def _not_read(engine: str, dirs: HookDirs) -> Finding:
     read = ", ".join(map(str, dirs.directories)) or "no directory"
     what = f"{engine} reads hooks of {read}, and no file there names {OUR_HOOK}"
     if OURS in dirs.directories or not any(OURS.glob("*.json")):
-        return error(what, _UNGOVERNED, f"install agentcgroup again: its JSON belongs in {OURS}")
+        return error(what, _UNGOVERNED, f"{AGAIN}  # its JSON belongs in {OURS}")
     if dirs.origin:
         return error(
             f"{what} ({dirs.origin})", _UNGOVERNED, f'add "{OURS}" to hooks_dir in {dirs.origin}{_then(engine)}'

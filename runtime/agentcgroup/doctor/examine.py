@@ -17,7 +17,7 @@ from agentcgroup.doctor import (
     product,
     programs,
     scheduling,
-)  # fmt: skip
+)
 from agentcgroup.doctor.finding import Finding, note, warning
 from agentcgroup.doctor.host import Host
 from agentcgroup.errors import UserError

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+#: What puts back what is missing of agentcgroup itself.
+AGAIN = "dnf reinstall 'agentcgroup*', or apt-get install --reinstall agentcgroup, or make install"
+
 
 class Level(enum.StrEnum):
     """How bad it is."""
@@ -16,7 +19,9 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing: what it is, why it matters, and the command that mends it. `check` is the name of who found it."""
+    """One thing: what it is, why it matters, and the command that mends it, as a shell takes it where there is one.
+    `check` is the name of who found it.
+    """
 
     level: Level
     what: str

@@ -6,7 +6,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from agentcgroup import cgroup, client, config, paths, record
+from agentcgroup import cgroup, client, config, paths, peer, record
 from agentcgroup.bpf.libbpf import Libbpf
 from agentcgroup.errors import UserError
 from agentcgroup.policy.load import PolicySet, load_policies
@@ -52,4 +52,5 @@ class Host:
     @cached_property
     def records(self) -> list[record.Record]:
         """The governed containers whose init lives. Raises PermissionError."""
-        return [found for found in client.records() if os.path.isdir(f"/proc/{found.pid}")]
+        inits = [(found, peer.look(found.pid)) for found in client.records()]
+        return [found for found, init in inits if init is not None and init.start_time == found.start_time]

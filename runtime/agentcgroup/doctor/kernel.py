@@ -70,8 +70,8 @@ def types(host: Host, path: Path = BTF) -> Iterator[Finding]:
     """Whether the kernel tells its types."""
     if not host.config.bpf or os.access(path, os.R_OK):
         return
-    built = built_without("DEBUG_INFO_BTF")
-    fix = "boot a kernel with CONFIG_DEBUG_INFO_BTF=y" if built else f"umount {path.parent}, or: findmnt -T {path}"
+    hidden = not built_without("DEBUG_INFO_BTF") and path.parent.is_mount()
+    fix = f"umount {path.parent}" if hidden else "boot a kernel with CONFIG_DEBUG_INFO_BTF=y"
     yield warning(f"{path} cannot be read: the kernel's types (BTF) are not to be had", _FILES_ALONE, fix)
 
 

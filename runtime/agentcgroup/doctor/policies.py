@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentcgroup import config, paths
-from agentcgroup.doctor.finding import Finding, error, warning
+from agentcgroup.doctor.finding import AGAIN, Finding, error, warning
 from agentcgroup.doctor.host import Host
 from agentcgroup.errors import UserError
 from agentcgroup.units import quoted
@@ -35,4 +35,4 @@ def policies(host: Host) -> Iterator[Finding]:
             yield error(line, f"containers of policy {quoted(name)} are not governed, or do not start", _RELOAD)
     if not host.policies.policies and not host.policies.errors:
         where = ", ".join(map(str, paths.POLICY_DIRS))
-        yield error(f"there is no policy in {where}", "no container can be governed", "install agentcgroup again")
+        yield error(f"there is no policy in {where}", "no container can be governed", AGAIN)

@@ -11,6 +11,7 @@ from agentcgroup.doctor.finding import Finding, note, warning
 from agentcgroup.doctor.host import Host
 
 PRESSURE = Path("/proc/pressure/memory")
+BLOCK = Path("/sys/block")
 SWAPS = Path("/proc/swaps")
 
 
@@ -42,13 +43,15 @@ def io_weight(host: Host) -> Iterator[Finding]:
     asking = [policy.name for policy in host.policies.policies.values() if policy.io.weight is not None]
     if not asking or host.top is None or _acts(host.top):
         return
+    disk = next((path for path in sorted(BLOCK.iterdir()) if (path / "device").exists()), None)
+    number = (disk / "dev").read_text().strip() if disk else "MAJ:MIN"
     yield warning(
         f"io.weight of policy {', '.join(asking)} does nothing: no disk has io.cost or bfq",
         "disks are shared without regard to it",
-        f'echo "$(lsblk -dno MAJ:MIN DISK) enable=1" >{host.top}/io.cost.qos',
+        f'echo "{number} enable=1" >{host.top}/io.cost.qos  # {disk.name if disk else "of the disk"}; until the next boot',
     )
 
 
 def _acts(top: Path) -> bool:
     costs = any(" enable=1 " in f"{line} " for line in Cgroup(top).lines("io.cost.qos"))
-    return costs or any("[bfq]" in path.read_text() for path in Path("/sys/block").glob("*/queue/scheduler"))
+    return costs or any("[bfq]" in path.read_text() for path in BLOCK.glob("*/queue/scheduler"))

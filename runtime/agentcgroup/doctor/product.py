@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentcgroup import paths
-from agentcgroup.doctor.finding import Finding, error, warning
+from agentcgroup.doctor.finding import AGAIN, Finding, error, warning
 from agentcgroup.doctor.host import Host
 from agentcgroup.ocihooks import OUR_HOOK
 from agentcgroup.records import READERS
 
-_AGAIN = "install agentcgroup again, with the packages of this machine's architecture"
 _SHIM = "agentcgroup-shim"
 _LOST = {
     OUR_HOOK: "engines pass its JSON over in silence: containers start, and are not governed",
@@ -31,7 +30,7 @@ def files(_host: Host, folder: Path = paths.LIBEXEC_DIR) -> Iterator[Finding]:
     for name, lost in _LOST.items():
         if cause := _unfit(folder / name):
             mode = "is not executable" in cause
-            yield error(f"{folder / name} {cause}", lost, f"chmod 755 {folder / name}" if mode else _AGAIN)
+            yield error(f"{folder / name} {cause}", lost, f"chmod 755 {folder / name}" if mode else AGAIN)
 
 
 def _unfit(path: Path) -> str:

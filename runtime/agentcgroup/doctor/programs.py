@@ -9,7 +9,7 @@ from agentcgroup.bpf import loader, memcg_ops
 from agentcgroup.bpf.libbpf import OLDEST, Libbpf
 from agentcgroup.doctor import kernel
 from agentcgroup.doctor.daemon import CONTROL, listens
-from agentcgroup.doctor.finding import Finding, note, warning
+from agentcgroup.doctor.finding import AGAIN, Finding, note, warning
 from agentcgroup.doctor.host import Host
 from agentcgroup.errors import UserError
 from agentcgroup.paths import BPF_DIR, RUN_DIR
@@ -35,7 +35,7 @@ def objects(host: Host) -> Iterator[Finding]:
     try:
         loader.build_of(BPF_DIR)
     except UserError as problem:
-        yield warning(str(problem), _WITHOUT, "install agentcgroup again, then: systemctl restart agentcgroupd")
+        yield warning(str(problem), _WITHOUT, f"{AGAIN}, then: systemctl restart agentcgroupd")
 
 
 def attached(host: Host) -> Iterator[Finding]:
@@ -48,12 +48,12 @@ def attached(host: Host) -> Iterator[Finding]:
         return
     if listens(RUN_DIR / CONTROL) and loader.loaded() != build:
         what = "the programs in the kernel are of another version" if loader.loaded() else "no program is in the kernel"
-        yield warning(what, _WITHOUT, "systemctl restart agentcgroupd; journalctl -u agentcgroupd says what keeps them")
+        yield warning(what, _WITHOUT, "systemctl restart agentcgroupd  # journalctl -u agentcgroupd says if that fails")
     for feature in found:
         if feature.state == "skipped" and feature.why.startswith("this kernel has no"):
             yield note(f"{feature.name} is left out: {feature.why}")
         elif feature.state == "skipped":
-            fix = "agentcgroup bpf attach, when the cause is gone"
+            fix = "agentcgroup bpf attach  # when the cause is gone"
             yield warning(f"{feature.name} is left out: {feature.why}", _WITHOUT, fix)
     patches = memcg_ops.feature(host.libbpf)
     if patches.state == "skipped":

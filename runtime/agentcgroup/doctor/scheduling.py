@@ -38,7 +38,9 @@ def scheduler(host: Host) -> Iterator[Finding]:
 def _foreign(owner: str, managers: list[str], mode: str) -> Finding:
     waits = "" if mode == "off" else f", and `scheduler: {mode}` does not act"
     stop = (
-        f"systemctl disable --now {managers[0]}" if managers else "end the program that loaded it (SysRq-S does, too)"
+        f"systemctl disable --now {managers[0]}"
+        if managers
+        else "echo S >/proc/sysrq-trigger  # or end the program that loaded it"
     )
     return warning(
         f'the sched_ext scheduler "{owner}" has the CPUs',
@@ -57,7 +59,7 @@ def _missing(host: Host) -> Finding:
     return warning(
         f"`scheduler: {mode}` does not act: {cause or 'the daemon has not loaded it'}",
         "CPUs are shared by cpu.weight alone",
-        "systemctl restart agentcgroupd, when the cause is gone; or write scheduler: off in agentcgroup.yaml",
+        "systemctl restart agentcgroupd  # when the cause is gone; or write scheduler: off in agentcgroup.yaml",
     )
 
 
