@@ -16,11 +16,13 @@ _ANSWER_BYTES = 1 << 20
 _TIMEOUT = 5.0
 
 
-def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """The daemon's answer. Raises UserError when it is not running, may not be asked, or refuses."""
+def ask(request: dict[str, Any], timeout: float = _TIMEOUT) -> dict[str, Any]:
+    """The daemon's answer, within `timeout` seconds. Raises UserError when it is not running, may not be asked, or
+    refuses.
+    """
     path = paths.RUN_DIR / "control.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(_TIMEOUT)
+        connection.settimeout(timeout)
         try:
             connection.connect(str(path))
             connection.send(json.dumps(request).encode())
@@ -30,9 +32,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         except (FileNotFoundError, ConnectionRefusedError):
             raise UserError("agentcgroupd is not running: systemctl start agentcgroupd") from None
         except TimeoutError:
-            raise UserError(
-                f"agentcgroupd did not answer within {_TIMEOUT:.0f} s: journalctl -u agentcgroupd"
-            ) from None
+            raise UserError(f"agentcgroupd did not answer within {timeout:.0f} s: journalctl -u agentcgroupd") from None
         except (ConnectionResetError, BrokenPipeError):
             message = b""
     if not message:

@@ -13,7 +13,7 @@ TEXT = (
     b"22 1 0:20 / / rw shared:1 - ext4 /dev/vda rw\n"
     b"23 22 0:21 /a /tmp/na\xefve\xa0x\\040y\\134z rw - tmpfs tmpfs rw\n"
     b"24 22 0:22 / /tmp/line\xe2\x80\xa8break\x0c rw shared:2 master:3 - tmpfs tmpfs rw\n"
-    b"25 22 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    b"25 22 0:23 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 )
 
 
@@ -24,10 +24,10 @@ def text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_are_any_bytes() -> None:
     assert list(mounts(1)) == [
-        Mount("/", "/", "ext4"),
-        Mount("/a", os.fsdecode(b"/tmp/na\xefve\xa0x y\\z"), "tmpfs"),
-        Mount("/", "/tmp/line\u2028break\x0c", "tmpfs"),
-        Mount("/", "/sys/fs/cgroup", "cgroup2"),
+        Mount("/", "/", "ext4", ("rw",), ("rw",)),
+        Mount("/a", os.fsdecode(b"/tmp/na\xefve\xa0x y\\z"), "tmpfs", ("rw",), ("rw",)),
+        Mount("/", "/tmp/line\u2028break\x0c", "tmpfs", ("rw",), ("rw",)),
+        Mount("/", "/sys/fs/cgroup", "cgroup2", ("ro", "nosuid"), ("rw", "nsdelegate")),
     ]
 
 

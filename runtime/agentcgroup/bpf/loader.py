@@ -258,7 +258,7 @@ def _drop(pins: Path, *patterns: str) -> None:
 
 def in_words(error: OSError) -> str:
     """What to do where the kernel refuses an object."""
-    if _locked_down():  # whatever it says: helpers that read the kernel are unknown then (kernel_lockdown(7))
+    if locked_down():  # whatever it says: helpers that read the kernel are unknown then (kernel_lockdown(7))
         return "lockdown=confidentiality keeps BPF from reading the kernel: boot with lockdown=integrity, or without"
     remedies = {
         1: "the kernel refuses BPF: run this as root, with CAP_BPF",
@@ -268,7 +268,8 @@ def in_words(error: OSError) -> str:
     return remedies.get(error.errno or 0, f"libbpf: {error.strerror}")
 
 
-def _locked_down() -> bool:
+def locked_down() -> bool:
+    """Whether BPF may not read the kernel (kernel_lockdown(7))."""
     try:
         return "[confidentiality]" in LOCKDOWN.read_text()
     except OSError:

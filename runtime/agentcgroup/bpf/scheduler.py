@@ -88,11 +88,16 @@ def refuse(lib: Libbpf, mode: Mode, top: Path) -> None:
     other = owner()
     if other:
         raise UserError(f'the scheduler "{other}" has the CPUs: stop it, or say `scheduler: off`')
-    if mode == "partial" and not lib.knows(_DL_SERVER, _FUNC):
+    if mode == "partial" and not has_deadline_server(lib):
         raise UserError("this kernel would starve `partial`: it has no deadline server for sched_ext (Linux 7.0)")
     limited = bandwidth(top) if mode == "full" else ""
     if limited:
         raise UserError(ignored(limited))
+
+
+def has_deadline_server(lib: Libbpf) -> bool:
+    """Whether the kernel keeps a share of each CPU for sched_ext where the fair class wants all."""
+    return lib.knows(_DL_SERVER, _FUNC)
 
 
 def ignored(path: str) -> str:
