@@ -469,7 +469,7 @@ def prepare_run_dir(run_dir: Path) -> None:
         os.chmod(path, mode)
 
 
-def _name(record: Record) -> str:
+def _name(record: records.Record) -> str:
     """What the engine calls the container; empty if it does not say."""
     if record.engine == "docker":
         return docker.container_name(record.bundle, record.id)

@@ -18,7 +18,10 @@ from podman import AGENT, HERE, Container, alive, wait_for
 SOCKET = "/run/docker.sock"
 VERSION = "/v1.43"  # the first with annotations (docker 24)
 #: What of the test image an agent needs: the whole would be copied for minutes.
-LEFT_OUT = ("usr/lib/jvm", "usr/share", "usr/lib/git-core", "usr/lib/*/libnode*", "usr/lib/*/libicu*", "var")
+LEFT_OUT = (
+    "usr/lib/jvm", "usr/share", "usr/lib/git-core", "usr/lib/systemd", "usr/sbin", "var",
+    *(f"usr/lib/*/{name}" for name in ("libnode*", "libicu*", "perl*", "gconv", "systemd")),
+)  # fmt: skip
 
 
 class _Connection(http.client.HTTPConnection):
