@@ -101,6 +101,8 @@ install: build ## install below DESTDIR and PREFIX
 	$(call install_files,644,$(wildcard oci-config/policies.d/*.yaml),$(SHARE)/policies.d)
 	$(call install_files,644,$(wildcard oci-config/schemas/*.json),$(SHARE)/schemas)
 	$(call install_files,644,$(BPF_OBJECTS),$(SHARE)/bpf)
+	rm -rf $(DESTDIR)$(SHARE)/examples && cp -pR oci-config/examples $(DESTDIR)$(SHARE)
+	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(SHARE)/examples/docker/daemon.json
 	$(call install_files,644,$(wildcard oci-config/systemd/*),$(UNITS_DIR))
 	$(call install_files,644,oci-config/sysusers.d/agentcgroup.conf,$(USERS_DIR))
 	$(call install_files,644,oci-config/tmpfiles.d/agentcgroup.conf,$(TMP_DIR))

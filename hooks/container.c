@@ -140,8 +140,19 @@ bool is_meant(const struct container *c)
     return policy_name(c, &name, &ignored) || name;
 }
 
+/* The runtime's folder of a task is named after containerd's namespace, and that by dockerd (its --containerd-namespace). */
+static bool is_dockers(const char *bundle)
+{
+    const char *name = bundle ? strrchr(bundle, '/') : NULL;
+    static const char folder[] = "/moby";
+    size_t len = sizeof folder - 1;
+    return name && name - bundle >= (ptrdiff_t)len && !strncmp(name - len, folder, len);
+}
+
 const char *engine_name(const struct container *c)
 {
+    if (is_dockers(c->bundle))
+        return "docker";
     const char *manager = annotation(c, "io.container.manager");
     if (manager && !strcmp(manager, "libpod"))
         return "podman";

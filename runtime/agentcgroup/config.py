@@ -32,6 +32,7 @@ class Overrides:
     """What annotations may change in a policy, by engine."""
 
     podman: Level = "all"
+    docker: Level = "all"
     crio: Level = "tighten"
     other: Level = "none"
 
@@ -42,7 +43,7 @@ class Overrides:
 
     def key(self, engine: str) -> str:
         """The field for an engine; an unknown one is `other`."""
-        return engine if engine in ("podman", "crio") else "other"
+        return engine if engine in ("podman", "docker", "crio") else "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ FIELDS: dict[str, Field] = {
     "records.max_size": Field(_file_size),
     "records.keep": Field(int),
     "overrides.podman": Field(str),
+    "overrides.docker": Field(str),
     "overrides.crio": Field(str),
     "overrides.other": Field(str),
     "allowed_policies": Field(lambda names: None if names == "any" else tuple(names)),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentcgroup import conmon, feedback, journal, observe, subtree
+from agentcgroup import conmon, docker, feedback, journal, observe, subtree
 from agentcgroup import record as records
 from agentcgroup.admission import PRIORITIES
 from agentcgroup.bpf.model import BANDWIDTH, CALLS_CROSSED, EJECTED, ESCAPED, SHARED_CROSSED, Event
@@ -92,7 +92,7 @@ class Governor:
             )
         if not Cgroup(record.tree).exists():
             raise UserError(f"{record.tree} does not exist: the hook has not made the subtree")
-        record.policy, record.registered, record.called = policy.name, True, conmon.container_name(record.pid)
+        record.policy, record.registered, record.called = policy.name, True, _name(record)
         container = self.containers[container_id] = Container(self, record, policy, self.top)
         self._by_cgid[container.cgid] = container
         try:
@@ -467,3 +467,10 @@ def prepare_run_dir(run_dir: Path) -> None:
         path = run_dir / name
         path.mkdir(parents=True, exist_ok=True)
         os.chmod(path, mode)
+
+
+def _name(record: records.Record) -> str:
+    """What the engine calls the container; empty if it does not say."""
+    if record.engine == "docker":
+        return docker.container_name(record.bundle, record.id)
+    return conmon.container_name(record.pid)

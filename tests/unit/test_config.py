@@ -45,7 +45,7 @@ max_connections: 20
 call_rate: 30
 call_burst: 40
 records: {dir: /srv/ledger, max_size: 1GiB, keep: 0}
-overrides: {podman: tighten, crio: none, other: all}
+overrides: {podman: tighten, docker: none, crio: none, other: all}
 allowed_policies: [coding-agent, batch]
 budget: {memory: 80%, margin: 0, wait_max: 0, ageing: 90s}
 bpf: true
@@ -56,7 +56,7 @@ metrics: unix:/run/x.sock
     assert config == Config(
         ack_ms=2000, pool=16, max_containers=10, max_connections=20, call_rate=30, call_burst=40,
         records=Records(Path("/srv/ledger"), GIB, 0),
-        overrides=Overrides("tighten", "none", "all"),
+        overrides=Overrides("tighten", "none", "none", "all"),
         allowed_policies=("coding-agent", "batch"),
         budget=Budget(Size(percent=80.0), Size(0), 0.0, 90.0),
         bpf=True, scheduler="partial", log_level="debug", metrics=MetricsAddress(path=Path("/run/x.sock")),
@@ -93,7 +93,8 @@ def test_where_metrics_may_not_be_served(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "level"), [("podman", "all"), ("crio", "tighten"), ("other", "none"), ("docker", "none")]
+    ("engine", "level"),
+    [("podman", "all"), ("crio", "tighten"), ("other", "none"), ("docker", "all"), ("containerd", "none")],
 )
 def test_the_level_of_an_engine(engine: str, level: str) -> None:
     assert Overrides().of(engine) == level

@@ -39,7 +39,8 @@ class Choice:
 def choose(annotations: Mapping[str, str], engine: str, config: Config) -> Choice | None:
     """The choice of one container; None if a policy is named only for other containers of its pod.
 
-    `engine` is podman, crio or other. Raises UserError with a line for each annotation that is wrong or not allowed.
+    `engine` is podman, docker, crio or other. Raises UserError with a line for each annotation that is wrong or not
+    allowed.
     """
     ours, problems = _ours(annotations)
     if _for_others(annotations, ours):

@@ -78,5 +78,6 @@ ONE_KERNEL = {
     "test_bpf.py": "6.12",
     "test_trace.py": "6.12",
     "test_wrapper.py": "6.12",
+    "test_docker.py": "6.12",
     "test_metrics.py": "7",
 }
