@@ -48,7 +48,7 @@ def io_weight(host: Host) -> Iterator[Finding]:
     yield warning(
         f"io.weight of policy {', '.join(asking)} does nothing: no disk has io.cost or bfq",
         "disks are shared without regard to it",
-        f'echo "{number} enable=1" >{host.top}/io.cost.qos  # {disk.name if disk else "of the disk"}; until the next boot',
+        f'echo "{number} enable=1" >{host.top}/io.cost.qos  # {disk.name if disk else "the disk"}; until the next boot',
     )
 
 
