@@ -236,7 +236,7 @@ def test_the_hosts_shells_are_not_wrapped_through_a_shared_mount_of_runc(bundle)
 
 def test_an_image_without_a_shell_starts(file_engine: Engine) -> None:
     container = file_engine.run(image="localhost/static", command=("/hello", "1000"))
-    assert container.podman("logs", container.id).stdout == "hello\n"
+    wait_for(lambda: container.podman("logs", container.id).stdout == "hello\n", 10, lambda: "its output in the logs")
     assert "no shell to wrap" in journal_of(container.id)
     assert (container.tree / "agent/cgroup.procs").read_text() == f"{container.pid}\n"
 
