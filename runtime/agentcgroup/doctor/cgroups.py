@@ -53,8 +53,9 @@ def options(host: Host) -> Iterator[Finding]:
     [mount] = [mount for mount in mounts("self") if mount.kind == "cgroup2" and mount.point == str(host.top)][-1:]
     known = FEATURES.read_text().split() if FEATURES.exists() else []
     lost = lost_options(mount, known)
-    for option in lost:
-        yield warning(f"{mount.point} is mounted without {option}", _OPTIONS[option], _remount(mount, known, lost))
+    if lost:
+        why = "; ".join(_OPTIONS[option] for option in lost)
+        yield warning(f"{mount.point} is mounted without {', '.join(lost)}", why, _remount(mount, known, lost))
 
 
 def lost_options(mount: Mount, known: list[str]) -> list[str]:

@@ -75,7 +75,7 @@ def overcommit(host: Host) -> Iterator[Finding]:
         yield warning(
             f"{len(limits)} containers may take {format_bytes(together)} together, and there are {format_bytes(there)}",
             "when they do, the kernel kills by size; below a slice with a limit, calls wait or are held instead",
-            "systemctl set-property agentcgroup.slice MemoryMax=75%  # start with --cgroup-parent=agentcgroup.slice",
+            "systemctl set-property agentcgroup.slice MemoryMax=75%  # and --cgroup-parent=agentcgroup.slice for each",
         )
 
 

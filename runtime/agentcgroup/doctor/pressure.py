@@ -43,12 +43,12 @@ def io_weight(host: Host) -> Iterator[Finding]:
     asking = [policy.name for policy in host.policies.policies.values() if policy.io.weight is not None]
     if not asking or host.top is None or _acts(host.top):
         return
-    disk = next((path for path in sorted(BLOCK.iterdir()) if (path / "device").exists()), None)
-    number = (disk / "dev").read_text().strip() if disk else "MAJ:MIN"
+    disks = [path for path in sorted(BLOCK.iterdir()) if (path / "device").exists()]
+    number = (disks[0] / "dev").read_text().strip() if disks else "MAJOR:MINOR"
     yield warning(
         f"io.weight of policy {', '.join(asking)} does nothing: no disk has io.cost or bfq",
         "disks are shared without regard to it",
-        f'echo "{number} enable=1" >{host.top}/io.cost.qos  # {disk.name if disk else "the disk"}; until the next boot',
+        f'echo "{number} enable=1" >{host.top}/io.cost.qos  # until the next boot',
     )
 
 

@@ -37,11 +37,8 @@ def scheduler(host: Host) -> Iterator[Finding]:
 
 def _foreign(owner: str, managers: list[str], mode: str) -> Finding:
     waits = "" if mode == "off" else f", and `scheduler: {mode}` does not act"
-    stop = (
-        f"systemctl disable --now {managers[0]}"
-        if managers
-        else "echo S >/proc/sysrq-trigger  # or end the program that loaded it"
-    )
+    by_hand = "echo S >/proc/sysrq-trigger  # or end the program that loaded it"
+    stop = f"systemctl disable --now {managers[0]}" if managers else by_hand
     return warning(
         f'the sched_ext scheduler "{owner}" has the CPUs',
         f"many such schedulers ignore cpu.weight and cpu.max of all cgroups{waits}",
