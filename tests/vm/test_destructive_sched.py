@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import scheduling
 import service
+from agentcgroup.doctor.examine import examine
+from agentcgroup.doctor.host import Host
 from bpftool import counter, opened
 from podman import CGROUPFS, Container, Engine, run, wait_for
 
@@ -298,6 +300,9 @@ def test_another_scheduler_is_left_alone_and_named(tmp_path: Path) -> None:
         scheduling.configure("partial")
         wait_for(lambda: 'the scheduler "another" has the CPUs' in scheduling.status()[1], 10, "the refusal")
         assert scheduling.owner() == "another"
+        [found] = [finding for finding in examine(Host()) if finding.check == "scheduler"]
+        assert found.what == 'the sched_ext scheduler "another" has the CPUs'
+        assert "`scheduler: partial` does not act" in found.why
     finally:
         run("rm", "-r", str(pins))
         wait_for(lambda: scheduling.owner() == "", 10, "the other's end")

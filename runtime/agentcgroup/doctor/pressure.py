@@ -40,7 +40,8 @@ def swap(_host: Host, path: Path = SWAPS) -> Iterator[Finding]:
 
 def io_weight(host: Host) -> Iterator[Finding]:
     """Whether anything acts on it, where a policy sets it: a cost model, or bfq (cgroup-v2.rst, io.weight)."""
-    asking = [policy.name for policy in host.policies.policies.values() if policy.io.weight is not None]
+    policies = [policy for policy in host.policies.policies.values() if policy.mode == "enforce"]
+    asking = [policy.name for policy in policies if policy.io.weight is not None]
     if not asking or host.top is None or _acts(host.top):
         return
     disks = [path for path in sorted(BLOCK.iterdir()) if (path / "device").exists()]
