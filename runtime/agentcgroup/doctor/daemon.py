@@ -31,9 +31,10 @@ def units(_host: Host) -> Iterator[Finding]:
     """Whether they come with the next boot."""
     if not Path("/run/systemd/system").is_dir():  # sd_booted(3)
         return
-    done = subprocess.run(["systemctl", "is-enabled", *_UNITS], text=True, capture_output=True, check=False)
-    states = dict(zip(_UNITS, done.stdout.split(), strict=False))
-    off = [f"{unit} is {states.get(unit, 'unknown')}" for unit in _UNITS if states.get(unit) not in _ON]
+    ask = ["systemctl", "show", "--value", "--property=UnitFileState", *_UNITS]
+    told = subprocess.run(ask, text=True, capture_output=True, check=False).stdout.split("\n\n")
+    states = [(unit, state.strip()) for unit, state in zip(_UNITS, told, strict=False)]
+    off = [f"{unit} is {state or 'missing'}" for unit, state in states if state not in _ON]
     if off:
         yield warning(", ".join(off), "after the next boot no container is governed", _START)
 
