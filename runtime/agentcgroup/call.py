@@ -83,6 +83,7 @@ class Call:
         self.refused: bool = False
         self.refusals = 0
         self.oom_victims: list[str] = []
+        self.feedback: tuple[str, ...] = ()
 
     @property
     def number(self) -> int:
@@ -313,6 +314,7 @@ class Call:
             clamps=self.grant.clamps,
             cooperative=bool(record.cooperative),
             changed=tuple(sorted(self.changed)),
+            feedback=self.feedback,
         )
 
     def _refusals(self) -> int:

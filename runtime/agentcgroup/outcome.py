@@ -63,6 +63,7 @@ class Outcome:
     `container`. throttled_s: memory stall; cpu_throttled_s: stopped by cpu.max. repeat_failures: how often in a row,
     this one included, the same command failed for memory. refusals: of memory, with ENOMEM. changed: limits that were
     found altered and put back. would: what observe mode would have done, with numbers.
+    feedback: the lines that the agent was given.
     """
 
     container: str
@@ -111,6 +112,7 @@ class Outcome:
     cooperative: bool = False
     changed: tuple[str, ...] = ()
     would: tuple[str, ...] = field(default=())
+    feedback: tuple[str, ...] = ()
 
 
 def exit_code(outcome: Outcome) -> int | None:
