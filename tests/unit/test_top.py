@@ -212,6 +212,6 @@ def test_an_interrupt_puts_the_terminal_back(terminal: tuple[Loop, Path]) -> Non
 
 
 def test_without_rich_it_is_lines_on_a_terminal_too(terminal: tuple[Loop, Path]) -> None:
-    status, said, modes = watch(terminal, [("1 call", b"")], HIDDEN + TOP)
+    status, said, modes = watch(terminal, [("90 MiB", b"")], HIDDEN + TOP)
     assert (status, modes) == (0, True)
     assert "\x1b" not in said and "90 MiB" in said and "Traceback" not in said
