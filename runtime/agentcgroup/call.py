@@ -83,6 +83,7 @@ class Call:
         self.refused: bool = False
         self.refusals = 0
         self.oom_victims: list[str] = []
+        self.feedback: tuple[str, ...] = ()
 
     @property
     def number(self) -> int:
@@ -115,20 +116,23 @@ class Call:
             del self.steps[STEPS]
         self.steps.append(step)
 
-    def row(self) -> dict[str, object]:
-        """The call as a row for `agentcgroup calls`."""
+    def brief(self) -> dict[str, object]:
+        """What is known of it without a look at its cgroup."""
         return {
             "call": self.number,
             "kind": self.grant.kind,
             "command": self.command.first_word,
-            "seconds": round(time.monotonic() - self.began, 3),
-            "memory": self.cgroup.number("memory.current"),
+            "seconds": self.age_s,
             "limit": self.grant.memory,
             "limit_source": self.grant.source,
-            "pids": self.cgroup.number("pids.current"),
             "held": self.held_since is not None,
             "ended": self.ended,
         }
+
+    def row(self) -> dict[str, object]:
+        """The call as a row for `agentcgroup calls`."""
+        group = self.cgroup
+        return self.brief() | {"memory": group.number("memory.current"), "pids": group.number("pids.current")}
 
     def was_moved(self, moved: bool) -> None:
         """Its processes have been moved to where they belong, for this is no call."""
@@ -313,6 +317,8 @@ class Call:
             clamps=self.grant.clamps,
             cooperative=bool(record.cooperative),
             changed=tuple(sorted(self.changed)),
+            feedback=self.feedback,
+            profile=tuple(seen.profile.points),
         )
 
     def _refusals(self) -> int:

@@ -254,6 +254,16 @@ class Container:
         for slot in self.pool.close():
             slot.close()
 
+    def brief(self) -> dict[str, Any]:
+        """What is known of it without a look at its cgroups; `tree` is where they are."""
+        return {
+            "id": self.record.id,
+            "name": self.record.name,
+            "policy": self.policy.name,
+            "tree": self.record.tree,
+            "memory_max": self.limits.memory_max,
+        }
+
     def row(self) -> dict[str, Any]:
         """The container as a row for `agentcgroup ps`; memory in bytes."""
         return {

@@ -34,7 +34,20 @@ class Control:
         if op == "calls":
             calls = self.find(str(request.get("name"))).calls
             return {"calls": _fitting(call.row() for call in calls.values()), "total": len(calls)}
+        if op == "top":
+            return self._everything()
         raise UserError(f"unknown request {str(op)[:40]!r}")
+
+    def _everything(self) -> dict[str, Any]:
+        """All containers and calls; whoever asks looks at their cgroups himself, calls wait for nothing meanwhile."""
+        containers = self._daemon.governor.containers.values()
+        calls = [{"container": one.record.id} | call.brief() for one in containers for call in one.calls.values()]
+        return {
+            "containers": _fitting((one.brief() for one in containers), MAX_BYTES // 2),
+            "calls": _fitting(calls, MAX_BYTES // 2),
+            "total": len(containers),
+            "total_calls": len(calls),
+        }
 
     def find(self, name: str) -> Container:
         """The governed container of this id, unique beginning of an id, or name. Raises UserError."""
@@ -49,8 +62,8 @@ class Control:
         raise UserError(f'container "{name}" {what}; governed: {known}')
 
 
-def _fitting(rows: Iterable[Row]) -> list[Row]:
-    found, left = [], MAX_BYTES
+def _fitting(rows: Iterable[Row], left: int = MAX_BYTES) -> list[Row]:
+    found = []
     for row in rows:
         size = len(json.dumps(row)) + 2
         if size <= left:

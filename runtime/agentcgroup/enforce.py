@@ -14,6 +14,7 @@ from agentcgroup import ladder, subtree
 from agentcgroup.admission import PRIORITIES
 from agentcgroup.budget import give_way
 from agentcgroup.cgroup import Cgroup, pressure_total
+from agentcgroup.memoryprofile import Profile
 
 if TYPE_CHECKING:
     from agentcgroup.call import Call
@@ -47,7 +48,7 @@ class Strain:
     """How a call fares: counters as of the last look, and what has become of them since. Seconds and bytes.
 
     level: the cgroup whose limit makes it wait. waited: slowed and held in this episode, for each such cgroup.
-    size: its memory when it was last weighed, which is more often than it is looked at.
+    size: its memory when it was last weighed, which is more often than it is looked at; profile: what it was then.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class Strain:
         self.level = ""
         self.fork_rate = 0.0
         self.looks = 0
+        self.profile = Profile()
 
     def adopt(self, call: Call) -> None:
         """It has been running for a while: what it did until now is not counted."""
@@ -120,6 +122,7 @@ class Strain:
     def weigh(self, call: Call) -> int:
         """Its memory now."""
         self.size = call.cgroup.number("memory.current") or 0
+        self.profile.add(call.age_s, self.size, self.stall_seen)
         return self.size
 
     def _forks(self, call: Call, elapsed: float) -> bool:

@@ -7,7 +7,7 @@ documented in docs/feedback.md. Names and commands come from inside the containe
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentcgroup import advice
@@ -16,6 +16,7 @@ from agentcgroup.outcome import Clamp, Outcome, Step, exit_code, to_json
 from agentcgroup.units import format_bytes, format_seconds
 
 PREFIX = "[agentcgroup] "
+BESIDE = "At the same time: "  # begins the line that names other calls
 MAX_LINES = 6
 MAX_LINE = 400
 MAX_COMMAND = 4096  # characters of the command text in the JSON twin
@@ -54,6 +55,11 @@ def compose(outcome: Outcome, max_hint: int) -> list[str]:
         if len(lines) + len(message.facts) <= MAX_LINES:
             lines += message.lines()
     return lines
+
+
+def facts(lines: Sequence[str]) -> list[str]:
+    """The lines without the prefix and without what to do, which repeats the command."""
+    return [line.removeprefix(PREFIX).partition(" Next: ")[0] for line in lines]
 
 
 def twin(outcome: Outcome, lines: list[str]) -> str:
@@ -97,7 +103,7 @@ def _memory(outcome: Outcome, max_hint: int) -> _Message:
         facts += f" This command has failed for memory {outcome.repeat_failures} times in a row."
     others = sorted(outcome.others, key=lambda other: -other.bytes)
     shown = [f"call {other.number} {_name(other.first_word)} {format_bytes(other.bytes)}" for other in others[:4]]
-    lines = (facts, f"At the same time: {', '.join(shown)}.") if shown else (facts,)
+    lines = (facts, f"{BESIDE}{', '.join(shown)}.") if shown else (facts,)
     if _own_limit(outcome):
         return _Message(lines, advice.more(outcome, max_hint))
     return _Message(lines, advice.alone(outcome, others[0] if others else None))

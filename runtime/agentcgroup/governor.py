@@ -92,14 +92,18 @@ class Governor:
             )
         if not Cgroup(record.tree).exists():
             raise UserError(f"{record.tree} does not exist: the hook has not made the subtree")
+        begins = not record.registered
         record.policy, record.registered, record.called = policy.name, True, _name(record)
         container = self.containers[container_id] = Container(self, record, policy, self.top)
         self._by_cgid[container.cgid] = container
         try:
-            return self._govern(container)
+            notes = self._govern(container)
         except BaseException:
             self.forget(container_id)
             raise
+        if begins:
+            _report(record, "start", f"container {record.name} is governed, policy {policy.name}")
+        return notes
 
     def _govern(self, container: Container) -> list[str]:
         notes = [f"not written: {knob}" for knob in container.govern()]
@@ -144,7 +148,10 @@ class Governor:
 
     def ended(self, container_id: str) -> None:
         """Forget a container and everything of it under /run, unless it has been started again meanwhile."""
+        container = self.containers.get(container_id)
         self.forget(container_id)
+        if container is not None:
+            _report(container.record, "stop", f"container {container.record.name} has ended")
         if self._started_again(container_id):
             return
         shutil.rmtree(self.run_dir / "c" / container_id, ignore_errors=True)
@@ -206,6 +213,7 @@ class Governor:
     def _adopt_one(self, path: Path) -> None:
         record = records.load(path)
         if not Cgroup(record.tree).populated():
+            _report(record, "stop", f"container {record.name} has ended while no daemon was there")
             self.ended(path.stem)
             return
         for note in self.register(record.id):
@@ -279,9 +287,8 @@ class Governor:
             return
         if event.type == ESCAPED:
             comm = event.comm.decode(errors="replace")
-            self.complain(
-                container, f"process {event.pid} ({comm}) has left for the cgroup with the inode {event.cgid}"
-            )
+            text = f"process {event.pid} ({comm}) has left for the cgroup with the inode {event.cgid}"
+            self.complain(container, text, "escape")
             return
         call = next((call for call in container.calls.values() if call.slot.cgid == event.cgid), None)
         if call is not None:
@@ -343,6 +350,7 @@ class Governor:
         outcome = self._judge(call)
         lines = feedback.compose(outcome, call.container.limits.call(call.container.policy.call.memory.max))
         if lines:
+            call.feedback = tuple(lines)
             self._publish(call, outcome, lines)
         return "".join(line + "\n" for line in lines)
 
@@ -433,14 +441,14 @@ class Governor:
                 AGENTCGROUP_PEAK=str(outcome.peak_bytes),
             )
 
-    def complain(self, container: Container, text: str) -> None:
+    def complain(self, container: Container, text: str, kind: str = "odd") -> None:
         """Something odd from inside a container: at most one line a minute each."""
         now = time.monotonic()
         if self.counts is not None:
             self.counts.complaints += 1
         if now - container.complained > 60:
             container.complained = now
-            journal.send(f"{container.record.name}: {text}", 4, AGENTCGROUP_CONTAINER=container.record.id)
+            _report(container.record, kind, f"{container.record.name}: {text}", 4)
 
     # --- the CLI's view ---------------------------------------------------------------------------------------
 
@@ -459,6 +467,12 @@ class Governor:
         if self.kernel is not None:
             self.loop.remove(self.kernel.fd)
             self.kernel.close()
+
+
+def _report(record: records.Record, kind: str, text: str, priority: int = 6) -> None:
+    """An entry of the journal that `agentcgroup events` shows as this kind of event."""
+    fields = {"AGENTCGROUP_CONTAINER": record.id, "AGENTCGROUP_NAME": record.name, "AGENTCGROUP_EVENT": kind}
+    journal.send(text, priority, **fields)
 
 
 def prepare_run_dir(run_dir: Path) -> None:

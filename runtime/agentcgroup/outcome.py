@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from agentcgroup import hint as hints
 from agentcgroup.commandline import Command
+from agentcgroup.memoryprofile import Point
 
 VERSION = 1
 
@@ -63,6 +64,7 @@ class Outcome:
     `container`. throttled_s: memory stall; cpu_throttled_s: stopped by cpu.max. repeat_failures: how often in a row,
     this one included, the same command failed for memory. refusals: of memory, with ENOMEM. changed: limits that were
     found altered and put back. would: what observe mode would have done, with numbers.
+    feedback: the lines that the agent was given. profile: its memory over time, if it was looked at.
     """
 
     container: str
@@ -111,6 +113,8 @@ class Outcome:
     cooperative: bool = False
     changed: tuple[str, ...] = ()
     would: tuple[str, ...] = field(default=())
+    feedback: tuple[str, ...] = ()
+    profile: tuple[Point, ...] = ()
 
 
 def exit_code(outcome: Outcome) -> int | None:

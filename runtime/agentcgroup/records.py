@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from agentcgroup import journal
+from agentcgroup import feedback, journal
 from agentcgroup.outcome import Outcome, to_json
 from agentcgroup.why import notable, why
 
@@ -30,7 +30,7 @@ MAX_LINE = 4 << 20  # bytes; more without a newline is no record
 QUEUED = 4096  # lines that wait for the disk at most
 READERS = "agentcgroup"  # the group whose members may read what was recorded
 MIN_PREFIX = 4  # characters of a container id that name it
-_BLOCK = 1 << 16
+BLOCK = 1 << 16
 
 CommandText = Literal["off", "hash", "first", "full"]
 Record = dict[str, Any]
@@ -40,7 +40,9 @@ def record_of(outcome: Outcome, command: CommandText = "first") -> Record:
     """The outcome as it is stored: `command` says how much of the command text is kept, for it may hold secrets."""
     record = to_json(outcome)
     record["command"] = _kept(outcome.command.text, outcome.command.first_word, command)
+    record["feedback"] = feedback.facts(record["feedback"])
     if command in ("off", "hash"):
+        record["feedback"] = [line for line in record["feedback"] if not line.startswith(feedback.BESIDE)]
         record["first_word"] = record["command_class"] = None
         record["others"] = [other | {"first_word": None} for other in record["others"]]
     return record
@@ -168,14 +170,14 @@ class _Appender:
     def _rotate(self) -> None:
         """calls.jsonl becomes .1, .1 becomes .2; the oldest is overwritten. Renames only, the eldest first."""
         self.close()
-        for number in _rotated(self.path.parent):
+        for number in rotated(self.path.parent):
             if number > self._keep:
-                _numbered(self.path, number).unlink(missing_ok=True)
+                numbered(self.path, number).unlink(missing_ok=True)
         if self._keep == 0:
             self.path.unlink()
         for number in range(self._keep - 1, -1, -1):
             with contextlib.suppress(FileNotFoundError):
-                _numbered(self.path, number).rename(_numbered(self.path, number + 1))
+                numbered(self.path, number).rename(numbered(self.path, number + 1))
         self._reopen_if_moved()
 
 
@@ -189,11 +191,12 @@ def readers() -> int:
         return -1
 
 
-def _numbered(path: Path, number: int) -> Path:
+def numbered(path: Path, number: int) -> Path:
+    """The ledger's current file, or its elder of that number."""
     return path.with_name(f"{path.name}.{number}") if number else path
 
 
-def _rotated(directory: Path) -> list[int]:
+def rotated(directory: Path) -> list[int]:
     """The numbers of the rotated files; a crash amid a rotation may have left a gap."""
     suffixes = (path.name.removeprefix(f"{NAME}.") for path in directory.glob(f"{NAME}.*"))
     return sorted(int(suffix) for suffix in suffixes if suffix.isdecimal() and len(suffix) < 7)
@@ -209,8 +212,8 @@ def read(
     """
     found = 0
     for line in _lines(directory):
-        record = _record(line)
-        if record is None or not _wanted(record, container, call):
+        record = parse_line(line)
+        if record is None or not about(record, container, call):
             continue
         if limit is not None and found >= limit:
             return
@@ -218,7 +221,8 @@ def read(
         yield record
 
 
-def _record(line: bytes) -> Record | None:
+def parse_line(line: bytes) -> Record | None:
+    """The record in a line of the ledger, if it is one."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -226,7 +230,8 @@ def _record(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def _wanted(record: Record, container: str | None, call: int | None) -> bool:
+def about(record: Record, container: str | None, call: int | None = None) -> bool:
+    """Whether a record is of that container, as `read` takes it, and of that call; None is any."""
     if call is not None and record.get("number") != call:
         return False
     if container is None:
@@ -242,8 +247,8 @@ def _lines(directory: Path) -> Iterator[bytes]:
     seen: set[tuple[int, int]] = set()
     path = directory / NAME
     number = 0
-    while number <= max([0, *_rotated(directory)]):
-        with contextlib.suppress(FileNotFoundError), open(_numbered(path, number), "rb") as file:
+    while number <= max([0, *rotated(directory)]):
+        with contextlib.suppress(FileNotFoundError), open(numbered(path, number), "rb") as file:
             status = os.fstat(file.fileno())
             if (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
@@ -255,7 +260,7 @@ def _backward(descriptor: int, size: int) -> Iterator[bytes]:
     """The lines in the first `size` bytes of a file, the last one first."""
     rest, at = b"", size
     while at > 0:
-        length = min(_BLOCK, at)
+        length = min(BLOCK, at)
         at -= length
         block = os.pread(descriptor, length, at)
         first, *whole = (block + rest).split(b"\n")

@@ -4,7 +4,9 @@ Sizes follow systemd.syntax(7): K, M, G, T, P are powers of 1024, a fraction is 
 Durations follow systemd.time(7): a number alone is seconds.
 """
 
+import contextlib
 import re
+from datetime import datetime
 from fractions import Fraction
 
 from agentcgroup.errors import UserError
@@ -57,6 +59,18 @@ def parse_duration(text: str | int | float) -> float:
     if seconds > MAX_SECONDS:
         raise UserError(f"{quoted(text)} is longer than a year: write a shorter duration")
     return float(seconds)
+
+
+def parse_since(text: str, now: float) -> float:
+    """Unix time of `2h` (ago), or of a date with or without a time of day, local unless it says otherwise:
+    `2026-11-30 17:30`. Raises UserError for anything else.
+    """
+    with contextlib.suppress(UserError):
+        return now - parse_duration(text)
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError):
+        raise UserError(f'{quoted(text)} is no time: write 30min, 2h or "2026-11-30 17:30"') from None
 
 
 def format_bytes(count: int) -> str:

@@ -2,22 +2,18 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from agentcgroup import hookserver, paths
+from agentcgroup import hookserver
 from agentcgroup.cli import main
 from agentcgroup.control import Control
-from agentcgroup.loop import Loop
+from daemon_socket import Answer, ask_a_daemon
 
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime"
 
@@ -47,34 +43,6 @@ def test_an_unknown_command_is_answered_with_all_of_them() -> None:
     done = python("-m", "agentcgroup.cli", "sp")
     assert done.returncode == 2
     assert "'ps', 'calls', 'why', 'policy', 'unwrap', 'run'" in done.stderr or "ps, calls, why, policy" in done.stderr
-
-
-@pytest.fixture
-def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In the place of /run/agentcgroup, which everybody may enter."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    (folder / "containers").mkdir(mode=0o700)
-    monkeypatch.setattr(paths, "RUN_DIR", folder)
-    yield folder
-    shutil.rmtree(folder)
-
-
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def ask_a_daemon(run_dir: Path, answer: Answer, *argv: str) -> int:
-    """The status of a command while a daemon's control socket answers so."""
-    loop = Loop(lambda error: None)
-    server = hookserver.MessageServer(loop, hookserver.listen(run_dir / "control.sock", 0o600), answer)
-    status: list[int] = []
-    asking = threading.Thread(target=lambda: status.append(main(argv)))
-    asking.start()
-    while asking.is_alive():
-        loop.turn(0.05)
-    server.close()
-    loop.close()
-    return status[0]
 
 
 def control(containers: int, calls: int) -> Answer:

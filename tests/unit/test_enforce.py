@@ -31,7 +31,7 @@ def call(tmp_path: Path) -> Any:
     made = SimpleNamespace(
         container=container, cgroup=Cgroup(path), held_s=0.0, held_since=None, spared_until=0.0, ended=None,
         grant=SimpleNamespace(pids=100, priority="normal"), zombies=0, raised=0, refused=False, can_be_refused=False,
-        crowded_out=False,
+        crowded_out=False, age_s=0.0,
     )  # fmt: skip
     made.note_zombies = lambda: setattr(made, "zombies", made.zombies + 1)
     made.raise_oom_scores = lambda: setattr(made, "raised", made.raised + 1)

@@ -108,7 +108,7 @@ def test_policies_are_checked_and_shown(tmp_path: Path) -> None:
 
 
 def test_without_the_daemon_the_commands_say_so_or_do_without_it(box: Container, no_daemon: None) -> None:
-    for argv in (("ps", "--json"), ("calls", "cli-box")):
+    for argv in (("ps", "--json"), ("calls", "cli-box"), ("top",)):
         done = agentcgroup(*argv)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == "agentcgroup: agentcgroupd is not running: systemctl start agentcgroupd\n"

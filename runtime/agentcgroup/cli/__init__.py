@@ -17,6 +17,7 @@ from agentcgroup.errors import UserError
 _MODULES = {
     "ps": "show", "calls": "show", "why": "why", "policy": "policy", "unwrap": "unwrap", "run": "run", "bpf": "bpf",
     "trace": "trace", "bench": "bench", "match": "match", "metrics": "metrics", "doctor": "doctor",
+    "events": "events", "top": "top", "report": "report",
 }  # fmt: skip
 
 

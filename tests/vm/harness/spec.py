@@ -81,4 +81,5 @@ ONE_KERNEL = {
     "test_docker.py": "6.12",
     "test_metrics.py": "7",
     "test_doctor_breaks.py": "7",
+    "test_views.py": "6.12",
 }

@@ -1,0 +1,1 @@
+"""`agentcgroup report`: what calls needed, from the ledger, as one HTML file."""
