@@ -80,4 +80,5 @@ ONE_KERNEL = {
     "test_wrapper.py": "6.12",
     "test_docker.py": "6.12",
     "test_metrics.py": "7",
+    "test_network.py": "7",
 }
