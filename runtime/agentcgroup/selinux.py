@@ -17,8 +17,13 @@ _SOCKET = b"system_u:object_r:agentcgroup_socket_t:s0"
 
 @cache
 def enabled() -> bool:
-    """Whether a policy is in force here."""
-    return os.path.exists("/sys/fs/selinux/enforce")
+    """Whether a policy with the module was in force when this process began: selinuxfs takes what it knows."""
+    try:
+        with open("/sys/fs/selinux/context", "r+b", buffering=0) as file:
+            file.write(_PROCS)
+    except OSError:
+        return False
+    return True
 
 
 def open_door(group: Cgroup) -> None:

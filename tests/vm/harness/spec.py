@@ -81,4 +81,5 @@ ONE_KERNEL = {
     "test_docker.py": "6.12",
     "test_metrics.py": "7",
     "test_network.py": "7",
+    "test_selinux.py": "6.12",
 }
