@@ -21,6 +21,7 @@ HOOKS_DIR = $(PREFIX)/share/containers/oci/hooks.d
 UNITS_DIR = $(PREFIX)/lib/systemd/system
 USERS_DIR = $(PREFIX)/lib/sysusers.d
 TMP_DIR   = $(PREFIX)/lib/tmpfiles.d
+SELINUX_DIR = $(PREFIX)/share/selinux/packages
 
 HOOK_SOURCES = $(wildcard hooks/*.c)
 SHIM_SOURCES = $(wildcard runtime/shim/*.c)
@@ -106,6 +107,7 @@ install: build ## install below DESTDIR and PREFIX
 	$(call install_files,644,$(wildcard oci-config/systemd/*),$(UNITS_DIR))
 	$(call install_files,644,oci-config/sysusers.d/agentcgroup.conf,$(USERS_DIR))
 	$(call install_files,644,oci-config/tmpfiles.d/agentcgroup.conf,$(TMP_DIR))
+	$(call install_files,644,packaging/selinux/agentcgroup.cil,$(SELINUX_DIR))
 	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service
 	test -e $(DESTDIR)$(SYSCONFDIR)/agentcgroup/agentcgroup.yaml \
 		|| { $(or $(call install_files,644,$(wildcard oci-config/agentcgroup.yaml),$(SYSCONFDIR)/agentcgroup),:); }
@@ -122,7 +124,7 @@ uninstall: ## remove what install put there; configuration, policies of your own
 	$(if $(DESTDIR),,-$(PREFIX)/bin/agentcgroup bpf detach)
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
-	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf
+	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf $(DESTDIR)$(SELINUX_DIR)/agentcgroup.cil
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

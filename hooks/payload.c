@@ -9,6 +9,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "../runtime/shim/payload.h"
@@ -133,6 +134,15 @@ static int reuse_payload(int run, const char *path, off_t shim_size, int in, off
     return -1;
 }
 
+/* Where SELinux is at work, the shim can be run under the label that the policy module agentcgroup gives its directory. */
+static bool may_be_run(int payload)
+{
+    char label[256] = "";
+    if (access("/sys/fs/selinux/enforce", F_OK))
+        return true;
+    return fgetxattr(payload, "security.selinux", label, sizeof label - 1) > 0 && strstr(label, ":agentcgroup_run_t:");
+}
+
 int payload_open(int run, const struct target *shell, uint32_t ack_ms, struct error *err)
 {
     char key[PAYLOAD_KEY_MAX], path[PAYLOAD_KEY_MAX + 16], link[FD_PATH_MAX];
@@ -147,5 +157,10 @@ int payload_open(int run, const struct target *shell, uint32_t ack_ms, struct er
     if (in < 0)
         return fail(err, errno, "open %s of the image", shell->path);
     int payload = reuse_payload(run, path, shim.st_size, in, shell->st.st_size);
-    return payload >= 0 ? payload : make_payload(run, path, in, shell, ack_ms, err);
+    if (payload < 0)
+        payload = make_payload(run, path, in, shell, ack_ms, err);
+    if (payload < 0 || may_be_run(payload))
+        return payload;
+    close(payload);
+    return fail(err, 0, "SELinux lets no container run the shim: install agentcgroup-selinux, or restorecon -R " RUNDIR);
 }

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcgroup import selinux
 from agentcgroup.config import Config
 from agentcgroup.hookserver import NO_FILES
 from agentcgroup.loop import Group, Loop
@@ -141,7 +142,8 @@ class CallSocket:
 
 
 def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    with selinux.for_containers():
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     with contextlib.ExitStack() as undo:
         undo.callback(listener.close)
         path.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from agentcgroup.callsocket import Caller, CallSocket
 from agentcgroup.cgroup import Cgroup
 from agentcgroup.enforce import Watch
 from agentcgroup.loop import Group, Timer
+from agentcgroup.network import Network
 from agentcgroup.peer import Peer, eldest, identify, strings
 from agentcgroup.policy.model import Policy
 from agentcgroup.pool import CHANGED, LOST_AFTER, Pool, Slot, Writes
@@ -69,6 +70,7 @@ class Container:
         self.closed = False
         self.watch = Watch(self)
         self.weights = Weights(self.base, record.id)
+        self.network = Network(self)
         self.budgets: dict[str, Budget] = {}
         self._early: dict[int, Event] = {}
         self._movers: dict[int, list[tuple[Caller, Peer]]] = {}
@@ -102,12 +104,12 @@ class Container:
         return missed
 
     def _weigh(self) -> None:
-        """Have the policy's weights set. The hook does not wait for systemd: they are needed when CPUs are busy, not at
-        the first instruction.
+        """Have the policy's weights and rates set. The hook does not wait for systemd: they are needed when CPUs are
+        busy, not at the first instruction.
         """
-        policy = self.policy
-        if self.weights.due(policy):
-            self.slowly(lambda: self.weights.set(policy), self._weighed)
+        self.network.apply()
+        if self.weights.due(self.policy):
+            self.slowly(lambda: self.weights.set(self.policy), self._weighed)
 
     def _weighed(self, missed: list[str]) -> None:
         if missed and not self.closed:
@@ -245,6 +247,7 @@ class Container:
         if self._lost_timer is not None:
             self._lost_timer.cancel()
         self.watch.stop()
+        self.network.stop()
         for call in self.calls.values():
             call.cancel_timers()
             self._forget_shim(call)
@@ -279,6 +282,7 @@ class Container:
             "cooperative": self.record.cooperative,
             "injected": self.record.injected,
             "notes": self.record.notes,
+            "network": self.network.why,
             "calls": len(self.calls),
         }
 

@@ -82,7 +82,7 @@ class Governor:
         known = self.containers.get(container_id)
         if known is not None and known.record.same_start(record):
             known.record.injected, known.record.notes = record.injected, record.notes
-            self._save(known)  # the hook ran twice, or did not wait for us: its record lacks what ours has
+            self.save(known)  # the hook ran twice, or did not wait for us: its record lacks what ours has
             return []
         policy = self.policy_for(record.annotations, record.engine)
         self.forget(container_id)
@@ -118,7 +118,7 @@ class Governor:
                 self.changed(container)
         except OSError as error:
             notes.append(f"calls are accounted for by cgroup files alone: {error.strerror}")
-        self._save(container)
+        self.save(container)
         container.watch_end()
         return notes
 
@@ -229,7 +229,8 @@ class Governor:
     def _record_path(self, container_id: str) -> Path:
         return self.run_dir / "containers" / f"{container_id}.json"
 
-    def _save(self, container: Container) -> None:
+    def save(self, container: Container) -> None:
+        """Write its record anew."""
         records.store(container.record, self._record_path(container.record.id))
 
     def reserve(self, record: records.Record, number: int) -> int:
@@ -246,7 +247,7 @@ class Governor:
         if container is not None:
             container.record.injected = injected
             container.record.notes += notes
-            self._save(container)
+            self.save(container)
 
     # --- the kernel's own account -----------------------------------------------------------------------------
 

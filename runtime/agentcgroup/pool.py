@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agentcgroup import cgroup
+from agentcgroup import cgroup, selinux
 from agentcgroup.cgroup import Cgroup, parse_keyed
 from agentcgroup.subtree import UNLIMITED
 
@@ -217,6 +217,7 @@ class Pool:
                 group.try_write(name, value)
         try:
             os.chmod(f"{group.path}/cgroup.procs", 0o666)
+            selinux.open_door(group)
             slot = Slot(number, group)
         except OSError:
             cgroup.remove(group)

@@ -22,7 +22,7 @@ _MAX_BYTES = 1 << 20
 @dataclass
 class Record:
     """What must survive the daemon. `base` is the engine's cgroup, `start_time` field 22 of init's /proc/PID/stat,
-    `called` the name that the engine's users know.
+    `called` the name that the engine's users know, `rated` whether its network has ever been limited.
     """
 
     id: str
@@ -41,6 +41,7 @@ class Record:
     injected: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     next_call: int = 1
+    rated: bool = False
 
     @property
     def tree(self) -> str:
@@ -81,6 +82,7 @@ _FIELDS: dict[str, tuple[type, bool]] = {  # field: type, is it needed
     "annotations": (dict, False), "cooperative": (list, False), "policy": (str, False), "uid": (int, False),
     "gid": (int, False), "engine": (str, False), "called": (str, False), "registered": (bool, False),
     "injected": (list, False), "notes": (list, False), "next_call": (int, False),
+    "rated": (bool, False),
 }  # fmt: skip
 
 

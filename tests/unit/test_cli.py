@@ -53,7 +53,7 @@ def control(containers: int, calls: int) -> Answer:
     for number in range(containers):
         found[f"{number:064}"] = one = row(
             id=f"{number:064}", name="n", calls=calls, injected=[], cooperative=[], memory=1, memory_max=1,
-            agent_memory=1,
+            agent_memory=1, network="",
         )  # fmt: skip
         one.calls = {n: row(call=n) for n in range(calls)}
     governor = SimpleNamespace(containers=found, overview=lambda: [c.row() for c in found.values()])

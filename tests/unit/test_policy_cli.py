@@ -14,6 +14,7 @@ BASE = """\
 description: what others extend
 memory: {max: 2G, swap_max: 0}
 network: {egress: 1M}
+tenant: blue
 io: {max: {8:0: {wbps: 10M, riops: 100}}}
 shells: [/bin/sh]
 exec_match: ['npm( .*)?']
@@ -41,7 +42,7 @@ def agentcgroup(*words: str) -> int:
 def test_check_says_ok_for_each_good_file_and_what_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
     Path("small.yaml").write_text("mode: observe\n")
     assert agentcgroup("check", "policies.d/base.yaml", "small.yaml") == 0
-    early = "policies.d/base.yaml: ok (network.egress has no effect yet)\n"
+    early = "policies.d/base.yaml: ok (tenant has no effect yet)\n"
     assert capsys.readouterr() == (early + "small.yaml: ok\n", "")
 
 
@@ -49,7 +50,7 @@ def test_check_goes_on_after_a_bad_file_and_fails(capsys: pytest.CaptureFixture[
     Path("bad.yaml").write_text("extends: ci\nmode: x\nmemroy: 1\n")
     assert agentcgroup("check", "bad.yaml", "policies.d/ci.yaml", "gone.yaml") == 1
     out, err = capsys.readouterr()
-    assert out == "policies.d/ci.yaml: ok (network.egress has no effect yet)\n"
+    assert out == "policies.d/ci.yaml: ok (tenant has no effect yet)\n"
     assert err.splitlines() == [
         'bad.yaml:2: mode: must be observe or enforce, not "x"',
         "bad.yaml:3: memroy: unknown key: did you mean memory?",
@@ -72,11 +73,11 @@ def test_show_gives_each_value_with_its_origin(capsys: pytest.CaptureFixture[str
     assert rows["memory.swap_max"] == ["memory.swap_max", "0", "B", "policies.d/base.yaml:2"]
     assert rows["required"] == ["required", "false", "default"]
     assert rows["network.egress"] == ["network.egress", "1", "MiB/s", "policies.d/base.yaml:3"]
-    assert rows["call.time_max"] == ["call.time_max", "1", "h", "30", "min", "policies.d/base.yaml:7"]
-    assert rows["call.grace"] == ["call.grace", "250", "ms", "policies.d/base.yaml:7"]
+    assert rows["call.time_max"] == ["call.time_max", "1", "h", "30", "min", "policies.d/base.yaml:8"]
+    assert rows["call.grace"] == ["call.grace", "250", "ms", "policies.d/base.yaml:8"]
     assert rows["call.on_pressure"] == ["call.on_pressure", "throttle,", "hold,", "end", "default"]
-    assert rows["exec_match"] == ["exec_match", "npm(", ".*)?", "policies.d/base.yaml:6"]
-    assert rows["io.max 8:0"] == ["io.max", "8:0", "wbps", "10", "MiB/s,", "riops", "100/s", "policies.d/base.yaml:4"]
+    assert rows["exec_match"] == ["exec_match", "npm(", ".*)?", "policies.d/base.yaml:7"]
+    assert rows["io.max 8:0"] == ["io.max", "8:0", "wbps", "10", "MiB/s,", "riops", "100/s", "policies.d/base.yaml:5"]
     assert rows["rules[0]"] == ["rules[0]", "make", "->", "call", "memory:high", "policies.d/ci.yaml:4"]
 
 

@@ -35,6 +35,8 @@ MISTAKES = [
     ("memory:\n  max: true\n", 2, f"memory.max: must be {SIZE}, or none, not true"),
     ("memory:\n  max: 1.5\n", 2, f"memory.max: must be {SIZE}, or none, not 1.5"),
     ("call:\n  memory: {high: none}\n", 2, 'call.memory.high: "none" is not a size: write one such as 512M or 2GiB'),
+    ("network:\n  egress: 1K\n", 2, "network.egress: 1 KiB/s is out of range: write 16K or more and less than 4G"),
+    ("network:\n  ingress: 4G\n", 2, "network.ingress: 4 GiB/s is out of range: write 16K or more and less than 4G"),
     ("network:\n  egress: 10Mbit\n", 2, 'network.egress: "10Mbit" is not a size: write one such as 512M or 2GiB'),
     # durations
     (

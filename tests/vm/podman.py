@@ -283,7 +283,8 @@ class Engine:
     ) -> Container:
         """A container without an agent."""
         annotation = [] if policy is None else [f"--annotation=agentcgroup.policy={policy}"]
-        done = self.podman("run", "-d", "--network=none", *annotation, *options, image, *command)
+        network = [] if any(option.startswith("--network") for option in options) else ["--network=none"]
+        done = self.podman("run", "-d", *network, *annotation, *options, image, *command)
         return self.adopt(done.stdout.strip(), Path())
 
     def adopt(self, container_id: str, shared: Path) -> Container:

@@ -31,7 +31,7 @@ APART = (
 class Rpm:
     """Debian has none of the packages that ours need under their names: --nodeps."""
 
-    names = ("agentcgroup", "python3-agentcgroup", "agentcgroup-doc")
+    names = ("agentcgroup", "python3-agentcgroup", "agentcgroup-selinux", "agentcgroup-doc")
 
     def files(self, release: int) -> list[str]:
         """The packages of one release."""
@@ -165,6 +165,7 @@ def test_the_package_has_what_the_tree_says() -> None:
     assert found == [
         "agentcgroup Apache-2.0 AND GPL-2.0-only x86_64",
         "python3-agentcgroup Apache-2.0 AND GPL-2.0-only noarch",
+        "agentcgroup-selinux Apache-2.0 AND GPL-2.0-only noarch",
         "agentcgroup-doc Apache-2.0 AND GPL-2.0-only noarch",
     ]
 

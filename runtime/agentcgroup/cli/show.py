@@ -66,6 +66,8 @@ def _container_row(row: dict[str, Any]) -> tuple[str, ...]:
         notes.append("no shell wrapped")
     if row["unwrapped"]:
         notes.append("shells unwrapped")
+    if row["network"]:
+        notes.append(f"network not limited: {row['network']}")
     figures = (_bytes(row["memory"]), _bytes(row["memory_max"]), _bytes(row["agent_memory"]))
     return (row["id"][:12], row["name"], row["policy"], *figures, str(row["calls"]), "; ".join(notes))
 

@@ -71,6 +71,16 @@ def _io(value: dict[str, dict[str, str | int]]) -> tuple[IoLimit, ...]:
     )
 
 
+def _rate(value: str | int) -> int:
+    """Bytes a second. The most is what fits into 32 bits (struct tc_ratespec). At the least, what sch_tbf lets pass at
+    once, which is 4.3 s of the rate at most, is the largest packet.
+    """
+    count = parse_size(value)
+    if not 16 << 10 <= count < 4 << 30:
+        raise UserError(f"{format_bytes(count)}/s is out of range: write 16K or more and less than 4G")
+    return count
+
+
 def _rungs(value: list[Rung]) -> tuple[Rung, ...]:
     ordered = sorted(value, key=LADDER.index)
     if value != ordered:
@@ -91,7 +101,7 @@ _SIZE_OR_ZERO = or_none(partial(read_size, least=0))
 _COUNT = or_none(int)
 
 #: Read and checked, and nothing acts on them yet.
-WITHOUT_EFFECT = ("network.egress", "network.ingress", "tenant")
+WITHOUT_EFFECT = ("tenant",)
 
 FIELDS: dict[str, Field] = {
     "description": Field(str, single=False),
@@ -110,8 +120,8 @@ FIELDS: dict[str, Field] = {
     "pids_max": Field(_COUNT, "lower"),
     "io.weight": Field(_COUNT, "weight"),
     "io.max": Field(_io, single=False),
-    "network.egress": Field(or_none(parse_size), "lower"),
-    "network.ingress": Field(or_none(parse_size), "lower"),
+    "network.egress": Field(or_none(_rate), "lower"),
+    "network.ingress": Field(or_none(_rate), "lower"),
     "shells": Field(tuple, single=False),
     "exec_match": Field(compiled, single=False, each=True),
     "call.memory.default": Field(read_size, "lower"),
