@@ -62,7 +62,7 @@ build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) $(SHIM_FLAGS) -o $@ $(SHIM_SOURCES)
 
-RUNTIME_SOURCES = $(wildcard hooks/runtime/*.c) $(patsubst %,hooks/%.c,json files error journal)
+RUNTIME_SOURCES = $(wildcard hooks/runtime/*.c) $(patsubst %,hooks/%.c,json files error journal pod)
 
 build/agentcgroup-runtime: $(RUNTIME_SOURCES) $(C_HEADERS) $(wildcard hooks/runtime/*.h) build/libexec
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -DLIBEXECDIR='"$(LIBEXEC)"' -o $@ $(RUNTIME_SOURCES)
