@@ -81,5 +81,6 @@ ONE_KERNEL = {
     "test_docker.py": "6.12",
     "test_crio_shape.py": "7",
     "test_kubernetes.py": "7",
+    "test_examples.py": "6.12",
     "test_metrics.py": "7",
 }
