@@ -38,7 +38,7 @@ KERNEL ?= all
 TEST   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall srpm rpm deb packages test lint unit vm vm-shell demo soak fuzz bench clean
+.PHONY: help setup build install uninstall srpm rpm deb kubernetes packages test lint unit vm vm-shell demo soak fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -63,7 +63,7 @@ build/agentcgroup-shim: $(SHIM_SOURCES) $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) $(SHIM_FLAGS) -o $@ $(SHIM_SOURCES)
 
-RUNTIME_SOURCES = $(wildcard hooks/runtime/*.c) $(patsubst %,hooks/%.c,json files error journal)
+RUNTIME_SOURCES = $(wildcard hooks/runtime/*.c) $(patsubst %,hooks/%.c,json files error journal pod)
 
 build/agentcgroup-runtime: $(RUNTIME_SOURCES) $(C_HEADERS) $(wildcard hooks/runtime/*.h) build/libexec
 	$(STATIC_CC) $(CFLAGS) $(WARNINGS) -DLIBEXECDIR='"$(LIBEXEC)"' -o $@ $(RUNTIME_SOURCES)
@@ -164,6 +164,11 @@ deb: build ## the package for Debian, into build/deb
 		packaging/debian/control.in >$(DEB)/root/DEBIAN/control
 	@dpkg-deb --root-owner-group --build $(DEB)/root $(DEB)/$(DEB_NAME) >/dev/null
 	@rm -rf $(DEB)/root && ls $(DEB)/$(DEB_NAME)
+
+kubernetes: ## what the image for nodes of Kubernetes holds, into build/kubernetes
+	@rm -rf build/kubernetes && $(MAKE) --no-print-directory --silent install DESTDIR=$(CURDIR)/build/kubernetes \
+		PREFIX=/usr/local SYSCONFDIR=/etc PYTHON_SITE=/usr/lib/python3/dist-packages
+	@install -p -m 755 packaging/kubernetes/agentcgroup-node build/kubernetes/usr/local/bin
 
 # Two releases, for the tests of installing and upgrading; of what is in the checkout, committed or not.
 packages:

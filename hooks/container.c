@@ -8,6 +8,7 @@
 
 #include "cleanup.h"
 #include "files.h"
+#include "pod.h"
 
 #define STATE_MAX (1u << 20)
 #define CONFIG_MAX (16u << 20)
@@ -124,7 +125,7 @@ int policy_name(const struct container *c, const char **name, struct error *err)
     if (!found)
         found = annotation(c, "agentcgroup.policy");
     *name = NULL;
-    if (!found)
+    if (!found || is_sandbox(c->annotations))
         return 0;
     size_t len = strlen(found);
     if (!len || len > POLICY_NAME_MAX || strspn(found, word_chars) != len || *found == '.')

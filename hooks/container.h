@@ -34,12 +34,12 @@ int container_read_config(struct container *c, struct error *err);
 
 /* The string value of an annotation or NULL. */
 const char *annotation(const struct container *c, const char *key);
-/* The name of the policy asked for. NULL without error: the annotations speak of another container of the pod only.
+/* The name of the policy asked for. NULL without error: the annotations speak of other containers of the pod only.
  * A name that could be a path is an error. */
 int policy_name(const struct container *c, const char **name, struct error *err);
 /* A pod's annotations reach all its containers; those that mean another one are no business of this one's. */
 bool is_meant(const struct container *c);
-/* "podman", "crio" or "other". */
+/* "podman", "docker", "crio" or "other". */
 const char *engine_name(const struct container *c);
 
 #endif

@@ -15,6 +15,7 @@
 #include "../files.h"
 #include "../journal.h"
 #include "../paths.h"
+#include "../pod.h"
 #include "splice.h"
 
 #define HOOK LIBEXECDIR "/agentcgroup-hook"
@@ -97,7 +98,7 @@ static int add_hook(const char *bundle, bool *required, struct error *err)
     const struct json *annotations = status ? NULL : json_member(&doc.root, "annotations");
     const char *word = json_str(json_member(annotations, "agentcgroup.required"));
     *required = word && !strcmp(word, "true");
-    if (!status && asks_for_policy(annotations) && !has_hook(&doc.root, HOOK)) {
+    if (!status && asks_for_policy(annotations) && !is_sandbox(annotations) && !has_hook(&doc.root, HOOK)) {
         cleanup_free char *more = with_hook(whole, HOOK, stages, err);
         status = more ? replace_file(folder, "config.json", more, err) : -1;
     }

@@ -30,9 +30,9 @@ def judge(peer: Peer | None, container: Container) -> Verdict:
     """What the process at the socket is. A `stranger` is gone or not of this container."""
     if peer is None:
         return "stranger"
-    below = _below(peer.cgroup, container.proc_path)
-    if below is None:
+    if not _is_inside(peer, container):
         return "stranger"
+    below = _below(peer.cgroup, container.proc_path) or ""
     if below.startswith("/calls/"):
         return "nested"
     if below.startswith("/helpers"):
@@ -41,6 +41,11 @@ def judge(peer: Peer | None, container: Container) -> Verdict:
     if peer.pid == container.record.pid or _is_healthcheck(parent, container) or _leads_to_agent(parent, container):
         return "agent"
     return "call"
+
+
+def _is_inside(peer: Peer, container: Container) -> bool:
+    """Whether its cgroup is the container's. Engines may execute in one beside our subtree (crun exec --cgroup)."""
+    return _below(peer.cgroup, container.proc_path.removesuffix("/agentcgroup")) is not None
 
 
 def _below(cgroup: str, tree: str) -> str | None:
@@ -57,7 +62,7 @@ def shim_of(shell: Peer, container: Container) -> Peer | None:
     parent = shell.parent
     while parent is not None and parent.cgroup == shell.cgroup:
         parent = parent.parent
-    if parent is None or parent.pid == container.record.pid or _below(parent.cgroup, container.proc_path) is None:
+    if parent is None or parent.pid == container.record.pid or not _is_inside(parent, container):
         return None
     return parent
 

@@ -164,6 +164,14 @@ def test_a_policy_for_one_container_of_a_pod_goes_before_the_pods(host: Host, st
     assert host.record(container)["policy"] == "first"
 
 
+def test_the_infra_container_of_a_pod_is_never_meant(host: Host, start: Start) -> None:
+    container = start()
+    container.config["annotations"] |= {"io.kubernetes.cri.container-type": "sandbox", "agentcgroup.required": "true"}
+    assert host.run(container).returncode == 0
+    assert untouched(container)
+    assert host.journal.lines() == []
+
+
 @pytest.mark.parametrize(("name", "status"), [("agent", 1), ("sidecar", 0)])
 def test_required_means_the_named_container_only(host: Host, start: Start, name: str, status: int) -> None:
     container = start()

@@ -46,6 +46,12 @@ def test_a_policy_for_another_container_of_the_pod_is_none_of_ours() -> None:
     assert chosen({**others, **POD}, "crio") is None
 
 
+@pytest.mark.parametrize("key", ["io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type"])
+def test_a_policy_of_the_pod_does_not_mean_its_infra_container(key: str) -> None:
+    assert chosen({"agentcgroup.policy": "batch", "agentcgroup.required": "true", key: "sandbox"}, "crio") is None
+    assert chosen({"agentcgroup.policy": "batch", key: "container"}, "crio") == Choice("batch", {}, True)
+
+
 @pytest.mark.parametrize(
     ("annotations", "message"),
     [

@@ -57,7 +57,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     real = folder / "real"
     real.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n')
     real.chmod(0o755)
-    shared = [ROOT / "hooks" / f"{name}.c" for name in ("json", "files", "error", "journal")]
+    shared = [ROOT / "hooks" / f"{name}.c" for name in ("json", "files", "error", "journal", "pod")]
     sources = sorted((ROOT / "hooks" / "runtime").glob("*.c")) + shared
     program = compile_c(folder / "agentcgroup-runtime", sources, f'-DJOURNAL_SOCKET="{folder}/journal"')
     return Host(program, folder, journal)
@@ -86,6 +86,9 @@ def test_in_the_bundles_own_folder_no_path_is_needed(host: Host) -> None:
     [
         ({"agentcgroup.policy": ""}, True),
         ({"agentcgroup.io/policy": "batch"}, True),
+        ({"agentcgroup.io/policy": "batch", "io.kubernetes.cri.container-type": "container"}, True),
+        ({"agentcgroup.io/policy": "batch", "io.kubernetes.cri.container-type": "sandbox"}, False),
+        ({"agentcgroup.policy": "batch", "io.kubernetes.cri-o.ContainerType": "sandbox"}, False),
         ({"policy.agentcgroup.io/main": "batch"}, True),
         ({"policy.agentcgroup.io/": "batch"}, False),
         ({"policy.agentcgroup.io/a/b": "batch"}, False),

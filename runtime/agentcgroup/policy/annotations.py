@@ -22,6 +22,7 @@ from agentcgroup.units import quoted
 PREFIXES = ("agentcgroup.io/", "agentcgroup.")  # the longer first
 CONTAINER_PREFIX = "policy.agentcgroup.io/"
 CONTAINER_NAME = "io.kubernetes.container.name"
+CONTAINER_TYPES = ("io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type")  # CRI-O's, containerd's
 
 SINGLE = frozenset(key for key, entry in FIELDS.items() if entry.single)
 SPECIAL = ("policy", "required", "name")  # `name` is what people call the container
@@ -37,13 +38,13 @@ class Choice:
 
 
 def choose(annotations: Mapping[str, str], engine: str, config: Config) -> Choice | None:
-    """The choice of one container; None if a policy is named only for other containers of its pod.
+    """The choice of one container; None if policies are named only for others of its pod.
 
     `engine` is podman, docker, crio or other. Raises UserError with a line for each annotation that is wrong or not
     allowed.
     """
     ours, problems = _ours(annotations)
-    if _for_others(annotations, ours):
+    if _is_sandbox(annotations) or _for_others(annotations, ours):
         return None
     name = _policy_name(annotations, ours, problems)
     problems += _ill_required(ours)
@@ -84,6 +85,11 @@ def _unknown(key: str, prefix: str) -> str:
         return "only a policy file can set this: add it to the policy"
     near = nearest(key, [*SPECIAL, *sorted(SINGLE)])
     return f"unknown key: did you mean {prefix}{near}?" if near else "unknown key: docs/policy.md lists them"
+
+
+def _is_sandbox(annotations: Mapping[str, str]) -> bool:
+    """Whether it is the infra container of a pod, which the pod's annotations reach as well."""
+    return "sandbox" in (annotations.get(key) for key in CONTAINER_TYPES)
 
 
 def _for_others(annotations: Mapping[str, str], ours: Mapping[str, tuple[str, str]]) -> bool:
