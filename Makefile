@@ -30,6 +30,11 @@ BPF_OBJECTS  = $(BPF_SOURCES:bpf/%.bpf.c=build/bpf/%.o)
 PROGRAMS     = $(if $(HOOK_SOURCES),build/agentcgroup-hook) $(if $(SHIM_SOURCES),build/agentcgroup-shim) \
 	build/agentcgroup-load build/agentcgroup-runtime
 
+# Packages need them; elsewhere nobody should need go-md2man for an installation.
+MD2MAN ?= $(shell command -v go-md2man)
+PAGES   = $(patsubst docs/man/%.md,build/man/%,$(wildcard docs/man/*.md))
+MAN_DIR = $(PREFIX)/share/man
+
 VENV   = build/venv
 VM     = $(PYTHON) tests/vm/run.py
 KERNEL ?= all
@@ -46,7 +51,7 @@ setup: ## install what building and testing need, where it is missing
 	@sh tests/vm/harness/setup-host.sh
 	@$(MAKE) --no-print-directory $(VENV)/ready
 
-build: $(PROGRAMS) $(BPF_OBJECTS) ## compile the hook, the shim and the BPF objects
+build: $(PROGRAMS) $(BPF_OBJECTS) $(if $(MD2MAN),$(PAGES)) ## compile the hook, the shim and the BPF objects; manual pages
 
 # The hook knows where the shim is, so it is compiled again for another PREFIX.
 build/libexec: FORCE
@@ -80,6 +85,10 @@ build/bpf/%.o: bpf/%.bpf.c $(wildcard bpf/*.h)
 	$(CLANG) $(BPF_FLAGS) -c -o $@ $<
 	$(LLVM_STRIP) -g $@
 
+build/man/%: docs/man/%.md docs/man/manpage.py $(wildcard docs/*.md)
+	@mkdir -p $(@D)
+	$(PYTHON) docs/man/manpage.py $< >$@.md && $(MD2MAN) -in $@.md -out $@ && rm $@.md
+
 # $(call install_files,MODE,FILES,FOLDER): nothing to do where there are no such files.
 install_files = $(if $(strip $(2)),install -p -D -m $(1) -t $(DESTDIR)$(3) $(2))
 # $(call install_program,FILE): by rename, since engines and shells may start it at any moment.
@@ -107,6 +116,10 @@ install: build ## install below DESTDIR and PREFIX
 	$(call install_files,644,oci-config/sysusers.d/agentcgroup.conf,$(USERS_DIR))
 	$(call install_files,644,oci-config/tmpfiles.d/agentcgroup.conf,$(TMP_DIR))
 	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service
+	$(if $(MD2MAN),,@echo "manual pages are left out: go-md2man is missing" >&2)
+	for page in $(if $(MD2MAN),$(PAGES)); do \
+		install -p -D -m 644 -t $(DESTDIR)$(MAN_DIR)/man$${page##*.} $$page || exit 1; \
+	done
 	test -e $(DESTDIR)$(SYSCONFDIR)/agentcgroup/agentcgroup.yaml \
 		|| { $(or $(call install_files,644,$(wildcard oci-config/agentcgroup.yaml),$(SYSCONFDIR)/agentcgroup),:); }
 # Last and by rename: engines read the folder at each container start, and a JSON that names a missing hook, or half a
@@ -123,6 +136,7 @@ uninstall: ## remove what install put there; configuration, policies of your own
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf
+	rm -f $(foreach page,$(notdir $(PAGES)),$(DESTDIR)$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page))
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
