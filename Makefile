@@ -170,6 +170,7 @@ deb: build ## the package for Debian, into build/deb
 		PYTHON_SITE=/usr/lib/python3/dist-packages
 	@install -d $(DEB)/root/etc/agentcgroup/policies.d
 	@install -p -D -m 644 -t $(DEB)/root/usr/share/doc/agentcgroup README.md LICENSE LICENSES/* docs/*.md packaging/grafana/*.json
+	@find $(DEB)/root/usr/share/man -type f -exec gzip -9n {} +
 	@install -p -m 755 -t $(DEB)/root/DEBIAN packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
 	@install -p -m 644 -t $(DEB)/root/DEBIAN packaging/debian/conffiles
 	@sed 's/@VERSION@/$(VERSION)-$(RELEASE)/; s/@ARCHITECTURE@/$(shell dpkg --print-architecture)/' \
@@ -198,8 +199,8 @@ $(VENV)/ready: pyproject.toml
 	@touch $@
 
 lint: $(VENV)/ready ## ruff and mypy
-	$(VENV)/bin/ruff check runtime tests
-	$(VENV)/bin/ruff format --check runtime tests
+	$(VENV)/bin/ruff check runtime tests docs
+	$(VENV)/bin/ruff format --check runtime tests docs
 	$(VENV)/bin/mypy --strict runtime/agentcgroup
 
 unit: $(VENV)/ready ## tests that need no VM

@@ -1,7 +1,7 @@
 """Markdown of a manual page as go-md2man takes it: manpage.py docs/man/PAGE.md | go-md2man >PAGE
 
-A line `@FILE`, the path from the checkout's root, stands for the beginning of that document, `@FILE HEADING` for one of its
-sections, so that nothing is written twice. Tables become lists, for they would not fit; links become their text.
+A line `@FILE`, the path from the checkout's root, stands for the beginning of that document, `@FILE HEADING` for one of
+its sections, so that nothing is written twice. Tables become lists, for they would not fit; links become their text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _section(lines: list[str], heading: str, file: str) -> Iterator[str]:
 
 
 def _plain(lines: Iterator[str]) -> Iterator[str]:
-    """Sections in capitals, tables as lists, no links, room before a list; what is indented or fenced stays as it is."""
+    """Sections in capitals, tables as lists, no links, room before a list; what is indented or fenced stays."""
     header: list[str] = []
     fenced = False
     before = ""

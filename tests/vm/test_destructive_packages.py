@@ -89,8 +89,9 @@ class Deb:
         return found.removeprefix("installed ") if found.startswith("installed ") else ""
 
     def verify(self) -> None:
-        changed = run("dpkg", "-V", "agentcgroup").stdout.splitlines()
-        assert [line.split()[-1] for line in changed if "/usr/share/doc/" not in line] in ([], [str(CONFIG)])
+        changed = [line.split()[-1] for line in run("dpkg", "-V", "agentcgroup").stdout.splitlines()]
+        unpacked = [path for path in changed if not path.startswith(("/usr/share/doc/", "/usr/share/man/"))]
+        assert unpacked in ([], [str(CONFIG)])
 
     def kept_configuration(self) -> Path:
         return CONFIG
