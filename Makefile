@@ -22,6 +22,11 @@ UNITS_DIR = $(PREFIX)/lib/systemd/system
 USERS_DIR = $(PREFIX)/lib/sysusers.d
 TMP_DIR   = $(PREFIX)/lib/tmpfiles.d
 
+BASH_FILE = $(PREFIX)/share/bash-completion/completions/agentcgroup
+FISH_FILE = $(PREFIX)/share/fish/vendor_completions.d/agentcgroup.fish
+# zsh of Debian reads another folder than that of others.
+ZSH_DIR  ?= $(PREFIX)/share/zsh/$(if $(wildcard /etc/debian_version),vendor-completions,site-functions)
+
 HOOK_SOURCES = $(wildcard hooks/*.c)
 SHIM_SOURCES = $(wildcard runtime/shim/*.c)
 C_HEADERS    = $(wildcard hooks/*.h runtime/shim/*.h)
@@ -116,6 +121,9 @@ install: build ## install below DESTDIR and PREFIX
 	$(call install_files,644,oci-config/sysusers.d/agentcgroup.conf,$(USERS_DIR))
 	$(call install_files,644,oci-config/tmpfiles.d/agentcgroup.conf,$(TMP_DIR))
 	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service
+	install -p -D -m 644 packaging/completions/agentcgroup.bash $(DESTDIR)$(BASH_FILE)
+	install -p -D -m 644 packaging/completions/agentcgroup.zsh $(DESTDIR)$(ZSH_DIR)/_agentcgroup
+	install -p -D -m 644 packaging/completions/agentcgroup.fish $(DESTDIR)$(FISH_FILE)
 	$(if $(MD2MAN),,@echo "manual pages are left out: go-md2man is missing" >&2)
 	for page in $(if $(MD2MAN),$(PAGES)); do \
 		install -p -D -m 644 -t $(DESTDIR)$(MAN_DIR)/man$${page##*.} $$page || exit 1; \
@@ -136,6 +144,7 @@ uninstall: ## remove what install put there; configuration, policies of your own
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf
+	rm -f $(DESTDIR)$(BASH_FILE) $(DESTDIR)$(FISH_FILE) $(DESTDIR)$(ZSH_DIR)/_agentcgroup
 	rm -f $(foreach page,$(notdir $(PAGES)),$(DESTDIR)$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page))
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)
 
