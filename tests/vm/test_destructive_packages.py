@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,7 @@ def bare() -> dict[str, tuple[int, int, str]]:
     run("systemctl", "disable", "--now", service.SOCKET, service.SERVICE, check=False)
     run("agentcgroup", "bpf", "detach")
     ours = [path for file in MANAGERS["rpm"].files(1) for path in run("rpm", "-qlp", file).stdout.splitlines()]
+    ours += re.findall(r" \.(/\S+)", run("dpkg", "-c", *MANAGERS["deb"].files(1)).stdout)
     for path in ours:
         if os.path.islink(path) or os.path.isfile(path):
             os.unlink(path)
