@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import console
 import pytest
 import service
 from conftest import leftovers
 from podman import Engine, run, wait_for
 
-PACKAGES = Path(__file__).resolve().parents[2] / "packages"
+CHECKOUT = Path(__file__).resolve().parents[2]
+PACKAGES = CHECKOUT / "packages"
 JSON = Path("/usr/share/containers/oci/hooks.d/50-agentcgroup.json")
 CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
 # What packages are about to change; logs and state outlive an erase, as they do with other daemons.
@@ -226,3 +228,19 @@ def test_erased_under_a_running_container_it_lets_that_be(
     kept = "/run/agentcgroup"  # until the next boot: nobody is there to remove it, and the container had it mounted
     wait_for(lambda: all(path.startswith(kept) for path in leftovers()), 30, "its cgroups and mounts go")
     shutil.rmtree(kept)
+
+
+def test_the_tutorial_prints_what_it_says(bare: dict[str, tuple[int, int, str]], tmp_path: Path) -> None:
+    """Here, for it installs the package and removes it."""
+    (tmp_path / "build/deb").mkdir(parents=True)
+    shutil.copy(MANAGERS["deb"].files(1)[0], tmp_path / "build/deb")
+    run("podman", "tag", "localhost/debian", "docker.io/library/python:3-slim")  # there is no registry here
+    shell = console.Shell(tmp_path)
+    for step in console.steps(CHECKOUT / "docs/tutorial.md"):
+        printed = shell.run(step.command)
+        assert console.same(step.output, printed), f"# {step.command}\n{printed}"
+        if step.command.startswith("dpkg -i"):  # an emulated CPU answers late
+            CONFIG.write_text("ack_ms: 2000\n")
+            run("systemctl", "restart", service.SERVICE)
+    shell.close()
+    erased(bare)
