@@ -69,3 +69,13 @@ def test_files_of_the_checkout_that_a_document_names_exist(path: Path) -> None:
     known = {str(path.relative_to(ROOT)) for path in tracked()}
     gone = [name for name in named if name not in known and not (ROOT / name).is_dir()]
     assert not gone
+
+
+def test_the_architecture_names_every_folder_and_module() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    sources = {path.relative_to(ROOT) for path in tracked() if path.suffix in (".py", ".c", ".h")}
+    folders = {f"{path.parent}/" for path in sources}
+    assert not [folder for folder in folders if f"`{folder}`" not in text and not folder.startswith("tests/vm/")]
+    modules = {path.stem for path in sources if str(path.parent) == "runtime/agentcgroup"} - {"__init__"}
+    table = text.split("Modules of `runtime/agentcgroup/`")[1].split("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == modules

@@ -241,6 +241,6 @@ def test_the_tutorial_prints_what_it_says(bare: dict[str, tuple[int, int, str]],
         assert console.same(step.output, printed), f"# {step.command}\n{printed}"
         if step.command.startswith("dpkg -i"):  # an emulated CPU answers late
             CONFIG.write_text("ack_ms: 2000\n")
-            run("systemctl", "restart", service.SERVICE)
+            run("systemctl", "reload", service.SERVICE)
     shell.close()
     erased(bare)
