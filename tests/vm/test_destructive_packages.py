@@ -230,17 +230,25 @@ def test_erased_under_a_running_container_it_lets_that_be(
     shutil.rmtree(kept)
 
 
-def test_the_tutorial_prints_what_it_says(bare: dict[str, tuple[int, int, str]], tmp_path: Path) -> None:
-    """Here, for it installs the package and removes it."""
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[console.Shell]:
+    """In a folder with the package; a tutorial that was not read to its end leaves nothing."""
     (tmp_path / "build/deb").mkdir(parents=True)
     shutil.copy(MANAGERS["deb"].files(1)[0], tmp_path / "build/deb")
     run("podman", "tag", "localhost/debian", "docker.io/library/python:3-slim")  # there is no registry here
     shell = console.Shell(tmp_path)
+    yield shell
+    shell.close()
+    run("podman", "rm", "-f", "-i", "-t0", "agent", "ci")
+    run("dpkg", "-P", "agentcgroup")
+
+
+def test_the_tutorial_prints_what_it_says(bare: dict[str, tuple[int, int, str]], shell: console.Shell) -> None:
+    """Here, for it installs the package and removes it."""
     for step in console.steps(CHECKOUT / "docs/tutorial.md"):
         printed = shell.run(step.command)
         assert console.same(step.output, printed), f"# {step.command}\n{printed}"
         if step.command.startswith("dpkg -i"):  # an emulated CPU answers late
             CONFIG.write_text("ack_ms: 2000\n")
             run("systemctl", "reload", service.SERVICE)
-    shell.close()
     erased(bare)
