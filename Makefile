@@ -174,6 +174,7 @@ DEB      = build/deb
 DEB_NAME = agentcgroup_$(VERSION)-$(RELEASE)_$(shell dpkg --print-architecture 2>/dev/null).deb
 
 deb: build ## the package for Debian, into build/deb
+	@test -n '$(MD2MAN)' || { echo "make deb: go-md2man is missing: make setup" >&2; exit 1; }
 	@rm -rf $(DEB) && mkdir -p $(DEB)/root/DEBIAN
 	@$(MAKE) --no-print-directory --silent install DESTDIR=$(CURDIR)/$(DEB)/root SYSCONFDIR=/etc PREFIX=/usr \
 		PYTHON_SITE=/usr/lib/python3/dist-packages
