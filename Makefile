@@ -23,6 +23,11 @@ USERS_DIR = $(PREFIX)/lib/sysusers.d
 TMP_DIR   = $(PREFIX)/lib/tmpfiles.d
 SELINUX_DIR = $(PREFIX)/share/selinux/packages
 
+BASH_FILE = $(PREFIX)/share/bash-completion/completions/agentcgroup
+FISH_FILE = $(PREFIX)/share/fish/vendor_completions.d/agentcgroup.fish
+# zsh of Debian reads another folder than that of others.
+ZSH_DIR  ?= $(PREFIX)/share/zsh/$(if $(wildcard /etc/debian_version),vendor-completions,site-functions)
+
 HOOK_SOURCES = $(wildcard hooks/*.c)
 SHIM_SOURCES = $(wildcard runtime/shim/*.c)
 C_HEADERS    = $(wildcard hooks/*.h runtime/shim/*.h)
@@ -30,6 +35,11 @@ BPF_SOURCES  = $(wildcard bpf/*.bpf.c)
 BPF_OBJECTS  = $(BPF_SOURCES:bpf/%.bpf.c=build/bpf/%.o)
 PROGRAMS     = $(if $(HOOK_SOURCES),build/agentcgroup-hook) $(if $(SHIM_SOURCES),build/agentcgroup-shim) \
 	build/agentcgroup-load build/agentcgroup-runtime
+
+# Packages need them; elsewhere nobody should need go-md2man for an installation.
+MD2MAN ?= $(shell command -v go-md2man)
+PAGES   = $(patsubst docs/man/%.md,build/man/%,$(wildcard docs/man/*.md))
+MAN_DIR = $(PREFIX)/share/man
 
 VENV   = build/venv
 VM     = $(PYTHON) tests/vm/run.py
@@ -47,7 +57,7 @@ setup: ## install what building and testing need, where it is missing
 	@sh tests/vm/harness/setup-host.sh
 	@$(MAKE) --no-print-directory $(VENV)/ready
 
-build: $(PROGRAMS) $(BPF_OBJECTS) ## compile the hook, the shim and the BPF objects
+build: $(PROGRAMS) $(BPF_OBJECTS) $(if $(MD2MAN),$(PAGES)) ## compile the hook, the shim and the BPF objects; manual pages
 
 # The hook knows where the shim is, so it is compiled again for another PREFIX.
 build/libexec: FORCE
@@ -81,6 +91,10 @@ build/bpf/%.o: bpf/%.bpf.c $(wildcard bpf/*.h)
 	$(CLANG) $(BPF_FLAGS) -c -o $@ $<
 	$(LLVM_STRIP) -g $@
 
+build/man/%: docs/man/%.md docs/man/manpage.py $(wildcard docs/*.md)
+	@mkdir -p $(@D)
+	$(PYTHON) docs/man/manpage.py $< >$@.md && $(MD2MAN) -in $@.md -out $@ && rm $@.md
+
 # $(call install_files,MODE,FILES,FOLDER): nothing to do where there are no such files.
 install_files = $(if $(strip $(2)),install -p -D -m $(1) -t $(DESTDIR)$(3) $(2))
 # $(call install_program,FILE): by rename, since engines and shells may start it at any moment.
@@ -109,6 +123,13 @@ install: build ## install below DESTDIR and PREFIX
 	$(call install_files,644,oci-config/tmpfiles.d/agentcgroup.conf,$(TMP_DIR))
 	$(call install_files,644,packaging/selinux/agentcgroup.cil,$(SELINUX_DIR))
 	sed -i 's|/usr/libexec/agentcgroup|$(LIBEXEC)|' $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service
+	install -p -D -m 644 packaging/completions/agentcgroup.bash $(DESTDIR)$(BASH_FILE)
+	install -p -D -m 644 packaging/completions/agentcgroup.zsh $(DESTDIR)$(ZSH_DIR)/_agentcgroup
+	install -p -D -m 644 packaging/completions/agentcgroup.fish $(DESTDIR)$(FISH_FILE)
+	$(if $(MD2MAN),,@echo "manual pages are left out: go-md2man is missing" >&2)
+	for page in $(if $(MD2MAN),$(PAGES)); do \
+		install -p -D -m 644 -t $(DESTDIR)$(MAN_DIR)/man$${page##*.} $$page || exit 1; \
+	done
 	test -e $(DESTDIR)$(SYSCONFDIR)/agentcgroup/agentcgroup.yaml \
 		|| { $(or $(call install_files,644,$(wildcard oci-config/agentcgroup.yaml),$(SYSCONFDIR)/agentcgroup),:); }
 # Last and by rename: engines read the folder at each container start, and a JSON that names a missing hook, or half a
@@ -125,6 +146,9 @@ uninstall: ## remove what install put there; configuration, policies of your own
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf $(DESTDIR)$(SELINUX_DIR)/agentcgroup.cil
+	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf
+	rm -f $(DESTDIR)$(BASH_FILE) $(DESTDIR)$(FISH_FILE) $(DESTDIR)$(ZSH_DIR)/_agentcgroup
+	rm -f $(foreach page,$(notdir $(PAGES)),$(DESTDIR)$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page))
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -153,11 +177,13 @@ DEB      = build/deb
 DEB_NAME = agentcgroup_$(VERSION)-$(RELEASE)_$(shell dpkg --print-architecture 2>/dev/null).deb
 
 deb: build ## the package for Debian, into build/deb
+	@test -n '$(MD2MAN)' || { echo "make deb: go-md2man is missing: make setup" >&2; exit 1; }
 	@rm -rf $(DEB) && mkdir -p $(DEB)/root/DEBIAN
 	@$(MAKE) --no-print-directory --silent install DESTDIR=$(CURDIR)/$(DEB)/root SYSCONFDIR=/etc PREFIX=/usr \
 		PYTHON_SITE=/usr/lib/python3/dist-packages
 	@install -d $(DEB)/root/etc/agentcgroup/policies.d
 	@install -p -D -m 644 -t $(DEB)/root/usr/share/doc/agentcgroup README.md LICENSE LICENSES/* docs/*.md packaging/grafana/*.json
+	@find $(DEB)/root/usr/share/man -type f -exec gzip -9n {} +
 	@install -p -m 755 -t $(DEB)/root/DEBIAN packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
 	@install -p -m 644 -t $(DEB)/root/DEBIAN packaging/debian/conffiles
 	@sed 's/@VERSION@/$(VERSION)-$(RELEASE)/; s/@ARCHITECTURE@/$(shell dpkg --print-architecture)/' \
@@ -191,8 +217,8 @@ $(VENV)/ready: pyproject.toml
 	@touch $@
 
 lint: $(VENV)/ready ## ruff and mypy
-	$(VENV)/bin/ruff check runtime tests
-	$(VENV)/bin/ruff format --check runtime tests
+	$(VENV)/bin/ruff check runtime tests docs
+	$(VENV)/bin/ruff format --check runtime tests docs
 	$(VENV)/bin/mypy --strict runtime/agentcgroup
 
 unit: $(VENV)/ready ## tests that need no VM

@@ -179,3 +179,9 @@ def test_a_normal_user_may_run_and_may_not_ask(box: Container, scopes: None) -> 
     done = run(*user, "run", "--policy", "test", "--", *HOG, check=False, cwd="/")
     assert (done.returncode, done.stdout) == (137, "")
     assert "Call 1 was ended: out of memory. Peak 25" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_systemd_finds_no_fault_in_the_units() -> None:
+    units = sorted(str(path) for path in Path("/usr/lib/systemd/system").glob("agentcgroup*"))
+    done = run("systemd-analyze", "verify", "--man=no", *units)
+    assert len(units) == 3 and (done.stdout, done.stderr) == ("", "")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import console
 import pytest
 import service
 from conftest import leftovers
 from podman import Engine, run, wait_for
 
-PACKAGES = Path(__file__).resolve().parents[2] / "packages"
+CHECKOUT = Path(__file__).resolve().parents[2]
+PACKAGES = CHECKOUT / "packages"
 JSON = Path("/usr/share/containers/oci/hooks.d/50-agentcgroup.json")
 CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
 # What packages are about to change; logs and state outlive an erase, as they do with other daemons.
@@ -89,8 +92,9 @@ class Deb:
         return found.removeprefix("installed ") if found.startswith("installed ") else ""
 
     def verify(self) -> None:
-        changed = run("dpkg", "-V", "agentcgroup").stdout.splitlines()
-        assert [line.split()[-1] for line in changed if "/usr/share/doc/" not in line] in ([], [str(CONFIG)])
+        changed = [line.split()[-1] for line in run("dpkg", "-V", "agentcgroup").stdout.splitlines()]
+        unpacked = [path for path in changed if not path.startswith(("/usr/share/doc/", "/usr/share/man/"))]
+        assert unpacked in ([], [str(CONFIG)])
 
     def kept_configuration(self) -> Path:
         return CONFIG
@@ -130,6 +134,7 @@ def bare() -> dict[str, tuple[int, int, str]]:
     run("systemctl", "disable", "--now", service.SOCKET, service.SERVICE, check=False)
     run("agentcgroup", "bpf", "detach")
     ours = [path for file in MANAGERS["rpm"].files(1) for path in run("rpm", "-qlp", file).stdout.splitlines()]
+    ours += re.findall(r" \.(/\S+)", run("dpkg", "-c", *MANAGERS["deb"].files(1)).stdout)
     for path in ours:
         if os.path.islink(path) or os.path.isfile(path):
             os.unlink(path)
@@ -224,3 +229,27 @@ def test_erased_under_a_running_container_it_lets_that_be(
     kept = "/run/agentcgroup"  # until the next boot: nobody is there to remove it, and the container had it mounted
     wait_for(lambda: all(path.startswith(kept) for path in leftovers()), 30, "its cgroups and mounts go")
     shutil.rmtree(kept)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[console.Shell]:
+    """In a folder with the package; a tutorial that was not read to its end leaves nothing."""
+    (tmp_path / "build/deb").mkdir(parents=True)
+    shutil.copy(MANAGERS["deb"].files(1)[0], tmp_path / "build/deb")
+    run("podman", "tag", "localhost/debian", "docker.io/library/python:3-slim")  # there is no registry here
+    shell = console.Shell(tmp_path)
+    yield shell
+    shell.close()
+    run("podman", "rm", "-f", "-i", "-t0", "agent", "ci")
+    run("dpkg", "-P", "agentcgroup")
+
+
+def test_the_tutorial_prints_what_it_says(bare: dict[str, tuple[int, int, str]], shell: console.Shell) -> None:
+    """Here, for it installs the package and removes it."""
+    for step in console.steps(CHECKOUT / "docs/tutorial.md"):
+        printed = shell.run(step.command)
+        assert console.same(step.output, printed), f"# {step.command}\n{printed}"
+        if step.command.startswith("dpkg -i"):  # an emulated CPU answers late
+            CONFIG.write_text("ack_ms: 2000\n")
+            run("systemctl", "reload", service.SERVICE)
+    erased(bare)

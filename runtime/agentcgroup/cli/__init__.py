@@ -22,7 +22,7 @@ _MODULES = {
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The whole command line, from which completions and the manual page are made. With `command` only what that one
+    """The whole command line, which completions and the manual page follow. With `command` only what that one
     needs is loaded: policies, with YAML and JSON schema, take three quarters of a start.
     """
     top = argparse.ArgumentParser(
@@ -46,6 +46,12 @@ def verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], i
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script `agentcgroup`. Returns the exit status; errors are one line on stderr."""
     words = sys.argv[1:] if argv is None else argv
+    if words and words[0] == "__complete":  # the shells' completion asks, packaging/completions
+        from agentcgroup.cli.complete import complete
+
+        for word in complete(parser(words[1] if len(words) > 2 else None), words[1:]):
+            print(word)
+        return 0
     options = parser(words[0] if words else None).parse_args(words)
     try:
         status = int(options.run(options))
