@@ -146,7 +146,6 @@ uninstall: ## remove what install put there; configuration, policies of your own
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroupd.service $(DESTDIR)$(UNITS_DIR)/agentcgroupd.socket
 	rm -f $(DESTDIR)$(UNITS_DIR)/agentcgroup.slice $(DESTDIR)$(PREFIX)/bin/agentcgroup $(DESTDIR)$(PREFIX)/bin/agentcgroupd
 	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf $(DESTDIR)$(SELINUX_DIR)/agentcgroup.cil
-	rm -f $(DESTDIR)$(USERS_DIR)/agentcgroup.conf $(DESTDIR)$(TMP_DIR)/agentcgroup.conf
 	rm -f $(DESTDIR)$(BASH_FILE) $(DESTDIR)$(FISH_FILE) $(DESTDIR)$(ZSH_DIR)/_agentcgroup
 	rm -f $(foreach page,$(notdir $(PAGES)),$(DESTDIR)$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page))
 	rm -rf $(DESTDIR)$(LIBEXEC) $(DESTDIR)$(SHARE) $(PACKAGE)

@@ -20,8 +20,7 @@ GUEST_CHECKOUT = "/root/agentcgroup"
 _BUILD = CHECKOUT / "build"
 _VM_PYTHON_SITE = "/usr/lib/python3/dist-packages"
 # What the tests read, below GUEST_CHECKOUT.
-_TEST_FILES = ("tests", "bench", "packaging/kubernetes", "pyproject.toml")
-_TEST_FILES = ("tests", "bench", "docs/tutorial.md", "pyproject.toml")
+_TEST_FILES = ("tests", "bench", "docs/tutorial.md", "packaging/kubernetes", "pyproject.toml")
 # Packages of two releases, if they were built (make packages).
 _PACKAGES = {
     f"build/packages/{release}/{kind}": f"packages/{release}/{kind}" for release in (1, 2) for kind in ("RPMS", "DEBS")
