@@ -59,7 +59,7 @@ def build_shim(target: Path, folder: Path, *flags: str) -> Path:
     return target
 
 
-def patch(shim: Path, target: Path, shell: Path | None, ack_ms: int = 200, name: str = "bash") -> Path:
+def patch(shim: Path, target: Path, shell: Path | None, ack_ms: int = 1000, name: str = "bash") -> Path:
     """What the hook does: the shim, padded to a page, and the image's shell behind it."""
     data = shim.read_bytes()
     at = data.index(MAGIC)
