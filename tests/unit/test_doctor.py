@@ -328,11 +328,13 @@ def test_profiles_of_engines_that_are_enforced(tmp_path: Path) -> None:
     assert list(confinement.apparmor(host(), tmp_path / "none")) == []
 
 
-@pytest.mark.parametrize(("text", "count"), [("1\n", 1), ("0\n", 0)])
-def test_selinux_is_told_where_it_enforces(tmp_path: Path, text: str, count: int) -> None:
-    (tmp_path / "enforce").write_text(text)
-    assert len(list(confinement.selinux(host(), tmp_path / "enforce"))) == count
-    assert list(confinement.selinux(host(), tmp_path / "none")) == []
+@pytest.mark.parametrize(
+    ("label", "count"), [("", 1), ("system_u:object_r:var_run_t:s0", 1), ("system_u:object_r:agentcgroup_run_t:s0", 0)]
+)
+def test_selinux_is_told_of_where_the_run_directory_lacks_our_label(tmp_path: Path, label: str, count: int) -> None:
+    (tmp_path / "enforce").touch()
+    assert len(list(confinement.selinux(host(), tmp_path / "enforce", lambda: label))) == count
+    assert list(confinement.selinux(host(), tmp_path / "none", lambda: label)) == []
 
 
 def test_swap(tmp_path: Path) -> None:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentcgroup.doctor.finding import Finding, warning
 from agentcgroup.doctor.host import Host
+from agentcgroup.paths import RUN_DIR
 
 ENFORCE = Path("/sys/fs/selinux/enforce")
 PROFILES = Path("/sys/kernel/security/apparmor/profiles")
+MODULE = "/usr/share/selinux/packages/agentcgroup.cil"
 _ENGINES = ("podman", "crun", "runc", "crio", "conmon", "dockerd")
 
 
-def selinux(_host: Host, path: Path = ENFORCE) -> Iterator[Finding]:
-    """Whether it enforces: our programs were not run so."""
-    if path.exists() and path.read_text().strip() == "1":
+def _run_dir_label() -> str:
+    try:
+        return os.getxattr(RUN_DIR, "security.selinux").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def selinux(_host: Host, path: Path = ENFORCE, label: Callable[[], str] = _run_dir_label) -> Iterator[Finding]:
+    """Whether containers may run the shim where SELinux is; the hook looks for the same label (payload.c)."""
+    if path.exists() and ":agentcgroup_run_t:" not in label():
         yield warning(
-            "SELinux is enforcing",
-            "hook, shim and daemon have no policy module yet: what it denies them is not governed",
-            "ausearch -m AVC -ts boot | grep agentcgroup  # what it denied; audit2allow makes a module of it",
+            f"SELinux is there, and {RUN_DIR} has not the label of our policy module",
+            "no container may run the shim, so the hook leaves shells alone: nothing is a call",
+            f"semodule -i {MODULE} && restorecon -R {RUN_DIR} && systemctl restart agentcgroupd",
         )
 
 
