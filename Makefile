@@ -201,6 +201,8 @@ packages:
 		$(MAKE) --no-print-directory rpm RPM=build/packages/$$release RELEASE=$$release TREE=$${tree:-HEAD} && \
 		$(MAKE) --no-print-directory deb DEB=build/packages/$$release/DEBS RELEASE=$$release || exit 1; \
 	done >build/packages.log 2>&1 || { tail -20 build/packages.log; exit 1; }
+	@! command -v rpmlint >/dev/null || rpmlint --strict -c packaging/rpm/rpmlint.toml packaging/rpm/agentcgroup.spec \
+		$$(find build/packages/1 -name '*.rpm') >build/rpmlint.log || { cat build/rpmlint.log; exit 1; }
 
 # The unit tests mostly wait, so they take no longer beside the VMs.
 test: setup lint build ## everything that CI runs

@@ -19,6 +19,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = CHECKOUT / "packages"
 JSON = Path("/usr/share/containers/oci/hooks.d/50-agentcgroup.json")
 CONFIG = Path("/etc/agentcgroup/agentcgroup.yaml")
+LOGS = Path("/var/log/agentcgroup")
 # What packages are about to change; logs and state outlive an erase, as they do with other daemons.
 WATCHED = ("/usr", "/etc")
 APART = (
@@ -85,7 +86,7 @@ class Deb:
 
     def purge(self) -> None:
         run("dpkg", "-P", "agentcgroup", timeout=300)
-        assert not CONFIG.parent.exists() and not Path("/var/log/agentcgroup").exists()
+        assert not CONFIG.parent.exists() and not LOGS.exists()
 
     def version(self) -> str:
         found = run("dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", "agentcgroup", check=False).stdout
@@ -214,6 +215,8 @@ def test_an_upgrade_keeps_a_running_container_governed(
     assert box.call("exit 5").rc == 5
     assert [record["exit"] for record in box.settled(2)] == [None, 5]  # whom the shim would have told has ended
     assert json.loads(JSON.read_text())["hook"]["path"] == "/usr/libexec/agentcgroup/agentcgroup-hook"
+    run("systemctl", "restart", service.SERVICE)
+    assert (LOGS.group(), LOGS.stat().st_mode & 0o777) == ("agentcgroup", 0o750)  # without a call since
 
 
 def test_erased_under_a_running_container_it_lets_that_be(

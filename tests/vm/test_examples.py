@@ -66,6 +66,17 @@ def test_the_pod(engine: Engine) -> None:
         run("podman", "kube", "down", "--force", manifest)
 
 
+def test_compose(engine: Engine) -> None:
+    compose = ("podman-compose", "--in-pod=false", "-p", "example", "-f", str(EXAMPLES / "compose/compose.yaml"))
+    try:
+        run(*compose, "up", "-d")
+        container = of_policy(engine, "example_agent_1", "coding-agent")
+        limits = json.loads(container.exec("cat", "/dev/agentcgroup/limits").stdout)
+        assert limits["call_memory_default"] == 1024 * MIB and limits["memory_max"] <= 4096 * MIB
+    finally:
+        run(*compose, "down", "-t", "0")
+
+
 @pytest.fixture
 def local_hook() -> Iterator[None]:
     """The hook's JSON where `make install PREFIX=/usr/local` puts it, and nowhere else."""

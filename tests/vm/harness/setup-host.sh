@@ -5,7 +5,7 @@ set -eu
 # command:package of Debian
 tools='gcc:gcc make:make musl-gcc:musl-tools qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils
 clang:clang llvm-strip:llvm mmdebstrap:mmdebstrap mkfs.ext4:e2fsprogs ssh:openssh-client unshare:util-linux
-rpmbuild:rpm git:git go-md2man:go-md2man groff:groff-base shellcheck:shellcheck'
+rpmbuild:rpm git:git go-md2man:go-md2man groff:groff-base shellcheck:shellcheck rpmlint:rpmlint'
 
 missing() {
     for tool in $tools; do
