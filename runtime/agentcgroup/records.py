@@ -72,6 +72,8 @@ class Ledger:
         self.lost = 0  # records, since the start
         self._lost_before = 0
         self._failing = False
+        with contextlib.suppress(OSError):
+            share(directory, 0o700, 0o750)  # at each start systemd gives it to root's group (LogsDirectory=)
 
     def write(self, outcome: Outcome, command: CommandText = "first") -> None:
         """Records a finished call. Never blocks, never raises: what cannot be written is counted and said once."""
@@ -159,13 +161,11 @@ class _Appender:
                 if os.path.samestat(os.fstat(self._fd), os.stat(self.path, follow_symlinks=False)):
                     return
             self.close()
-        directory, group = self.path.parent, readers()
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self.path, flags, 0o600)
-        for file, alone, shared in ((directory, 0o700, 0o750), (self._fd, 0o600, 0o640)):
-            os.chown(file, -1, group)
-            os.chmod(file, alone if group == -1 else shared)
+        share(self.path.parent, 0o700, 0o750)
+        share(self._fd, 0o600, 0o640)
 
     def _rotate(self) -> None:
         """calls.jsonl becomes .1, .1 becomes .2; the oldest is overwritten. Renames only, the eldest first."""
@@ -179,6 +179,13 @@ class _Appender:
             with contextlib.suppress(FileNotFoundError):
                 numbered(self.path, number).rename(numbered(self.path, number + 1))
         self._reopen_if_moved()
+
+
+def share(file: Path | int, alone: int, shared: int) -> None:
+    """Let READERS have a file or directory under the mode `shared`; without them it gets the mode `alone`."""
+    group = readers()
+    os.chown(file, -1, group)
+    os.chmod(file, alone if group == -1 else shared)
 
 
 def readers() -> int:
