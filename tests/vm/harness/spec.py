@@ -16,7 +16,8 @@ VM_PACKAGES = (
     "python3", "python3-yaml", "python3-jsonschema", "python3-pyroute2", "python3-podman",
     "python3-pytest", "python3-pytest-timeout", "python3-hypothesis", "python3-pexpect",
     "strace", "busybox-static", "gcc", "libc6-dev", "rpm",
-    "python3-rich", "python3-prometheus-client", "podman-compose", "docker.io", "selinux-policy-default", "policycoreutils",
+    "python3-rich", "python3-prometheus-client", "podman-compose", "docker.io", "selinux-policy-default",
+    "policycoreutils",
 )  # fmt: skip
 
 CONTAINER_PACKAGES = (
